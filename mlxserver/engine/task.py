@@ -1,0 +1,162 @@
+"""The messages between the event loop and the engine thread: plain data, no arrays, no text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
+from mlxserver.sampling.params import SamplingParams
+
+StopReason = Literal["eos", "limit", "stop", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One prompt to complete.
+
+    ``n_predict`` bounds the sampled tokens (-1: only the context does; 0 still samples one).
+    ``children`` are the ids and sampling parameters of the other completions of an ``n_cmpl`` > 1
+    request; they share this task's prompt evaluation and each has its own events.
+    ``settings`` is opaque to the engine and shown by ``/slots`` as ``params``.
+    """
+
+    id: int
+    tokens: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    n_predict: int = -1
+    id_slot: int = -1
+    cache_prompt: bool = True
+    n_keep: int = 0
+    n_discard: int = 0
+    n_cache_reuse: int = 0
+    return_progress: bool = False
+    children: tuple[tuple[int, SamplingParams], ...] = ()
+    identity: CacheIdentity = BASE_IDENTITY
+    settings: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token with its probability: a natural logarithm, or the plain value for ``post_sampling_probs``."""
+
+    token: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenProbs:
+    """The chosen token's value and the ``n_probs`` best candidates, best first."""
+
+    chosen: Candidate
+    top: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The prompt begins: ``n_past`` of its ``n_prompt`` tokens were reused. ``t`` is ``time.perf_counter()``."""
+
+    task_id: int
+    slot_id: int
+    n_prompt: int
+    n_past: int
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """A prompt chunk was evaluated; ``processed`` counts reused tokens too. Sent only for ``return_progress``."""
+
+    task_id: int
+    total: int
+    cache: int
+    processed: int
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled token (end-of-generation tokens included)."""
+
+    task_id: int
+    token: int
+    t: float
+    probs: TokenProbs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The slot is free again. ``n_tokens`` is what it keeps: prompt + generated - 1.
+
+    ``reason``: ``eos``, ``limit`` (n_predict or the context; then ``truncated`` tells which),
+    ``stop`` (the event loop asked for it), ``none`` (an empty prompt).
+    """
+
+    task_id: int
+    reason: StopReason
+    truncated: bool
+    n_tokens: int
+    t: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The task failed and its slot is free. ``type`` names an error of ``mlxserver.api.errors``."""
+
+    task_id: int
+    type: str
+    message: str
+    fields: dict[str, int] = field(default_factory=dict)
+    """Further keys of the error object (n_prompt_tokens, n_ctx)."""
+
+
+Event = Started | PromptProgress | Token | Finished | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """What ``/slots`` shows of a slot. ``task_id`` is -1 before its first task."""
+
+    id: int
+    n_ctx: int
+    is_processing: bool
+    task_id: int = -1
+    n_prompt_tokens: int = 0
+    n_prompt_tokens_processed: int = 0
+    n_prompt_tokens_cache: int = 0
+    settings: object = None
+    has_next_token: bool = False
+    n_remain: int = -1
+    n_decoded: int = 0
+    tokens: tuple[int, ...] = ()
+    """The tokens whose state the slot holds (shown as text only by LLAMA_SERVER_SLOTS_DEBUG)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the start, in llama-server's meaning of each metric."""
+
+    prompt_tokens: int = 0
+    prompt_tokens_cached: int = 0
+    prompt_seconds: float = 0.0
+    predicted_tokens: int = 0
+    predicted_seconds: float = 0.0
+    decodes: int = 0
+    busy_slots: int = 0
+    """Busy slots summed over all decodes."""
+    n_tokens_max: int = 0
+    draft_tokens: int = 0
+    draft_accepted: int = 0
+    drafts: int = 0
+    predicted_after_first: int = 0
+    """Generated tokens without each request's first one: the numerator of ``predicted_tokens_seconds``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The engine's state after a step; immutable, so any thread may read it."""
+
+    slots: tuple[SlotView, ...]
+    counters: Counters
+    deferred: int
+    """Tasks that wait for a slot."""

@@ -1,0 +1,57 @@
+"""What one request asks of the sampler chain: plain data, no arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RANDOM_SEED = 0xFFFFFFFF
+"""The seed that means "draw one": llama.cpp's -1 as an unsigned 32-bit number."""
+
+DEFAULT_CHAIN = (
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Names, meanings and defaults are those of llama-server's request fields."""
+
+    seed: int = RANDOM_SEED
+    temperature: float = 0.8
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    top_n_sigma: float = -1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    typical_p: float = 1.0
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 64
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
+    samplers: tuple[str, ...] = DEFAULT_CHAIN
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, bias) in order; a bias of -inf forbids the token. ``ignore_eos`` is already folded in."""
+    n_probs: int = 0
+    post_sampling_probs: bool = False
+    min_keep: int = 0
