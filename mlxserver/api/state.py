@@ -1,0 +1,79 @@
+"""What every handler may read: one object per server, on ``request.app.state.server``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.requests import Request
+
+if TYPE_CHECKING:
+    from mlxserver.api.stream_replay import StreamRegistry
+    from mlxserver.chat.template import ChatTemplate
+    from mlxserver.engine.client import EngineClient
+    from mlxserver.models.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What exists once the model is loaded. Of ``model`` only ``info`` and ``tokenizer`` are for this side."""
+
+    model: Model
+    engine: EngineClient
+    template: ChatTemplate
+
+
+@dataclass(slots=True)
+class ServerState:
+    """``options`` never changes; ``ready`` is set once. Handlers run only after that."""
+
+    options: Any
+    ready: Ready | None = None
+    streams: StreamRegistry | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready is not None
+
+    @property
+    def model(self) -> Model:
+        return self._loaded.model
+
+    @property
+    def engine(self) -> EngineClient:
+        return self._loaded.engine
+
+    @property
+    def template(self) -> ChatTemplate:
+        return self._loaded.template
+
+    @property
+    def _loaded(self) -> Ready:
+        if self.ready is None:
+            raise RuntimeError("the model is not loaded")
+        return self.ready
+
+    @property
+    def aliases(self) -> list[str]:
+        """The ``--alias`` names, sorted as llama-server keeps them; without any, the model's own name."""
+        given = self.options.alias or ()
+        names = given.split(",") if isinstance(given, str) else given
+        return sorted({name.strip() for name in names if name.strip()}) or [self.own_name]
+
+    @property
+    def own_name(self) -> str:
+        """The repository of ``-hf`` in full, else the last part of the model's path."""
+        path = self.model.info.path.rstrip("/")
+        return path if self.options.hf_repo else path.rsplit("/", 1)[-1]
+
+    @property
+    def model_name(self) -> str:
+        """What responses call the model."""
+        return self.aliases[0]
+
+
+def server_state(request: Request) -> ServerState:
+    """The state of the server that got ``request``."""
+    return cast(ServerState, request.app.state.server)
