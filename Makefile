@@ -1,0 +1,24 @@
+# The recipes live in scripts/, so that people and CI call the same ones.
+.PHONY: setup model run test lint bench conformance
+MAKEFLAGS += --no-print-directory
+
+setup:        ## the environment in .venv
+	@scripts/setup
+
+model: setup  ## fetches SmolLM2-135M-Instruct; the last line is the file's path
+	@scripts/model
+
+run: setup    ## serves that model on 127.0.0.1:8080
+	@scripts/run $(ARGS)
+
+test: setup   ## unit tests, import test, tests on the real model, conformance cases
+	@scripts/test
+
+lint: setup   ## ruff and mypy
+	@scripts/lint
+
+bench: setup  ## tokens/s, time to first token and gaps beside mlx_lm.server
+	@scripts/bench $(ARGS)
+
+conformance: setup  ## the conformance cases; CONFORMANCE is the kit's folder
+	@scripts/conformance $(ARGS)

@@ -1,0 +1,29 @@
+"""Fixtures that every layer's tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def _model_from_env(name: str) -> Path:
+    value = os.environ.get(name)
+    if not value:
+        pytest.skip(f"{name} is not set")
+    path = Path(value)
+    assert path.exists(), f"{name} names no file: {path}"
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct (`make model`)."""
+    return _model_from_env("MLXSERVER_TEST_MODEL")
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """A GGUF file of gemma3-270m, for the tests of large vocabularies and sliding windows."""
+    return _model_from_env("MLXSERVER_TEST_GEMMA3")
