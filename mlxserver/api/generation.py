@@ -20,7 +20,7 @@ class Timings:
     predicted_ms: float
 
     def json(self) -> dict[str, Any]:
-        """llama-server's ``timings`` object, in its key order. The first token is free: rates leave it out."""
+        """The ``timings`` object in its key order. The first token is free: rates leave it out."""
         steps = max(self.predicted_n - 1, 0)
         return {
             "cache_n": self.cache_n,
@@ -57,7 +57,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``processed`` of ``total`` prompt tokens are evaluated, ``cache`` of them reused (``return_progress``)."""
+    """``processed`` of ``total`` prompt tokens are evaluated, ``cache`` of them reused."""
 
     index: int
     total: int
@@ -147,7 +147,7 @@ class Dialect(Protocol):
 
 
 class Generation(Protocol):
-    """The completions of one request. Iterating raises ``ApiError`` when one fails; the others are cancelled."""
+    """The completions of one request. Iterating raises ``ApiError`` when one fails; the others end then."""
 
     def updates(self) -> AsyncIterator[list[Update]]: ...
 

@@ -1,0 +1,310 @@
+"""The fields of a completion request: one table, read in its order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mlxserver.api import logit_bias, token_fields
+from mlxserver.api.completion_request import (
+    CHAT_FORMATS,
+    REASONING_FORMATS,
+    ChatFields,
+    CompletionRequest,
+)
+from mlxserver.api.errors import ApiError, invalid_request, not_supported
+from mlxserver.api.field_types import (
+    INT32_MAX,
+    INT64_MAX,
+    UNLIMITED,
+    Reader,
+    flag,
+    integer,
+    number,
+    strings,
+    strings_or_nothing,
+    text,
+    value_or,
+)
+from mlxserver.models.model import Tokenizer
+from mlxserver.sampling.params import SamplingParams
+from mlxserver.sampling.sampler_names import samplers_from_letters, samplers_from_names
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """A request being read. ``values`` holds every field of the request and of its sampling parameters."""
+
+    body: dict[str, Any]
+    values: dict[str, Any]
+    defaults: CompletionRequest
+    tokenizer: Tokenizer
+    n_slots: int
+
+
+Handler = Callable[[Evaluation, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The first of ``names`` that is neither absent nor null is read, by ``read`` or by ``handle``."""
+
+    names: tuple[str, ...]
+    read: Reader | None = None
+    handle: Handler | None = None
+
+    def evaluate(self, state: Evaluation) -> None:
+        for name in self.names:
+            value = state.body.get(name)
+            if value is not None:
+                self._take(state, name, value)
+                return
+
+    def _take(self, state: Evaluation, name: str, value: Any) -> None:
+        try:
+            if self.handle is not None:
+                self.handle(state, value)
+            elif self.read is not None:
+                state.values[self.names[0]] = self.read(value)
+        except ValueError as error:
+            raise invalid_request(f"Field '{name}': {error}") from None
+
+
+def read_completion_request(
+    body: dict[str, Any], defaults: CompletionRequest, tokenizer: Tokenizer, n_slots: int
+) -> CompletionRequest:
+    """``body`` with everything it leaves out taken from ``defaults``.
+
+    Raises ``ApiError``: 400 for a bad field or a sampler that cannot be built, 501 for a field that
+    asks for what this server cannot do yet.
+    """
+    state = Evaluation(body, _flatten(defaults), defaults, tokenizer, n_slots)
+    for item in FIELDS:
+        item.evaluate(state)
+    state.values["id_slot"] = value_or(body, "id_slot", integer(), -1)
+    request = _build(state.values)
+    _refuse_what_is_missing(request, body)
+    _check_samplers(request.sampling)
+    return request
+
+
+def _flatten(request: CompletionRequest) -> dict[str, Any]:
+    sources: tuple[Any, ...] = (request, request.sampling, request.chat)
+    return {item.name: getattr(source, item.name) for source in sources for item in fields(source)}
+
+
+def _build(values: dict[str, Any]) -> CompletionRequest:
+    def pick(cls: type[Any]) -> dict[str, Any]:
+        return {item.name: values[item.name] for item in fields(cls)}
+
+    values["sampling"] = SamplingParams(**pick(SamplingParams))
+    values["chat"] = ChatFields(**pick(ChatFields))
+    return CompletionRequest(**pick(CompletionRequest))
+
+
+def _refuse_what_is_missing(request: CompletionRequest, body: dict[str, Any]) -> None:
+    wanted = {
+        "json_schema": body.get("json_schema") is not None and "grammar" not in body,
+        "grammar": bool(request.grammar),
+        "n_cache_reuse": request.n_cache_reuse > 0,
+        "reasoning_budget_tokens": bool(request.reasoning_budget_end_tags)
+        and (request.reasoning_budget_tokens >= 0 or request.reasoning_control),
+    }
+    missing = [name for name, is_wanted in wanted.items() if is_wanted]
+    if missing:
+        raise not_supported(f"not yet implemented: {', '.join(missing)}")
+
+
+def _check_samplers(sampling: SamplingParams) -> None:
+    repeat = sampling.repeat_penalty
+    if not math.isfinite(repeat) or repeat <= 0 or repeat < 2.0**-128:
+        raise _sampler_error("penalty_repeat must be finite and greater than 0")
+    if not math.isfinite(sampling.frequency_penalty):
+        raise _sampler_error("penalty_freq must be finite")
+    if not math.isfinite(sampling.presence_penalty):
+        raise _sampler_error("penalty_present must be finite")
+
+
+def _sampler_error(reason: str) -> ApiError:
+    return invalid_request(f"Failed to initialize samplers: {reason}")
+
+
+def _stream_options(state: Evaluation, value: Any) -> None:
+    if isinstance(value, dict) and value.get("include_usage") is not None:
+        try:
+            state.values["include_usage"] = flag(value["include_usage"])
+        except ValueError as error:
+            raise invalid_request(f"Field 'include_usage': {error}") from None
+
+
+def _n_cmpl(state: Evaluation, value: Any) -> None:
+    state.values["n_cmpl"] = integer(hard=(1, state.n_slots))(value)
+
+
+def _dry_base(state: Evaluation, value: Any) -> None:
+    base = number()(value)
+    state.values["dry_base"] = state.defaults.sampling.dry_base if base < 1.0 else base
+
+
+def _dry_sequence_breakers(state: Evaluation, value: Any) -> None:
+    breakers = strings_or_nothing(value)
+    if not breakers:
+        raise ValueError("Error: dry_sequence_breakers must be a non-empty array of strings")
+    state.values["dry_sequence_breakers"] = breakers
+
+
+def _lora(state: Evaluation, value: Any) -> None:
+    if not isinstance(value, list):
+        raise ValueError("Error: 'lora' must be an array of objects with 'id' and 'scale' fields")
+    entries = [entry if isinstance(entry, dict) else {} for entry in value]
+    scales = {value_or(e, "id", integer(), -1): value_or(e, "scale", number(), 0.0) for e in entries}
+    state.values["lora"] = tuple(sorted(scales.items()))
+
+
+def _grammar(state: Evaluation, value: Any) -> None:
+    if "grammar" in state.body:
+        state.values["grammar"] = value_or(state.body, "grammar", text, "") or state.values["grammar"]
+
+
+def _chat_format(state: Evaluation, value: Any) -> None:
+    index = integer()(value)
+    if not 0 <= index < len(CHAT_FORMATS):
+        raise ValueError("Unknown chat format")
+    state.values["chat_format"] = CHAT_FORMATS[index]
+
+
+def _reasoning_format(state: Evaluation, value: Any) -> None:
+    name = text(value)
+    if name not in REASONING_FORMATS:
+        raise ValueError(f"Unknown reasoning format: {name}")
+    state.values["reasoning_format"] = name
+
+
+def _continue_final_message(state: Evaluation, value: Any) -> None:
+    state.values["continue_final_message"] = value is True or value in ("content", "reasoning_content")
+
+
+def _reasoning_end_tags(state: Evaluation, value: Any) -> None:
+    tags = value if "reasoning_budget_end_tags" in state.body else [value]
+    state.values["reasoning_budget_end_tags"] = tuple(tag for tag in strings(tags) if tag)
+
+
+def _preserved_tokens(state: Evaluation, value: Any) -> None:
+    state.values["preserved_tokens"] = token_fields.preserved_tokens(value, state.tokenizer)
+
+
+def _grammar_triggers(state: Evaluation, value: Any) -> None:
+    triggers = token_fields.grammar_triggers(value, state.tokenizer, state.values["preserved_tokens"])
+    if state.values["grammar_lazy"] and not triggers:
+        raise ValueError("Error: no triggers set for lazy grammar!")
+    state.values["grammar_triggers"] = triggers
+
+
+def _logit_bias(state: Evaluation, value: Any) -> None:
+    state.values["logit_bias"] = logit_bias.read(value, state.tokenizer)
+
+
+def _ignore_eos(state: Evaluation, value: Any) -> None:
+    state.values["ignore_eos"] = flag(value)
+    if value:
+        state.values["logit_bias"] += logit_bias.forbid_end(state.tokenizer)
+
+
+def _stop(state: Evaluation, value: Any) -> None:
+    words: tuple[str, ...] = ()
+    if isinstance(value, list):
+        words = tuple(text(word) for word in value if word not in (None, [], {}))
+    elif isinstance(value, str):
+        words = (value,)
+    state.values["stop"] = words or state.defaults.stop
+
+
+def _samplers(state: Evaluation, value: Any) -> None:
+    if isinstance(value, list):
+        state.values["samplers"] = samplers_from_names(strings(value))
+    elif isinstance(value, str):
+        state.values["samplers"] = samplers_from_letters(value)
+
+
+_COUNT = integer(hard=(0, INT32_MAX))
+_COUNT_OR_MINUS_ONE = integer(hard=(-1, INT32_MAX))
+_UNIT = number(soft=(0.0, 1.0))
+_NUMBER = number()
+
+FIELDS = (
+    Field(("verbose",), flag),
+    Field(("timings_per_token",), flag),
+    Field(("stream",), flag),
+    Field(("stream_options",), handle=_stream_options),
+    Field(("cache_prompt",), flag),
+    Field(("return_tokens",), flag),
+    Field(("return_progress",), flag),
+    Field(("sse_ping_interval",), _COUNT_OR_MINUS_ONE),
+    Field(("n_predict", "max_completion_tokens", "max_tokens"), _COUNT_OR_MINUS_ONE),
+    Field(("n_indent",), _COUNT),
+    Field(("n_keep",), _COUNT_OR_MINUS_ONE),
+    Field(("n_discard",), _COUNT),
+    Field(("n_cmpl", "n"), handle=_n_cmpl),
+    Field(("n_cache_reuse",), _COUNT),
+    Field(("t_max_predict_ms",), integer(hard=(-1, INT64_MAX), bits=64, booleans=False)),
+    Field(("response_fields",), strings_or_nothing),
+    Field(("top_k",), integer(soft=(0, INT32_MAX))),
+    Field(("top_p",), _UNIT),
+    Field(("min_p",), _UNIT),
+    Field(("top_n_sigma",), _NUMBER),
+    Field(("xtc_probability",), _UNIT),
+    Field(("xtc_threshold",), _UNIT),
+    Field(("typical_p",), _NUMBER),
+    Field(("temperature",), number(soft=(0.0, UNLIMITED))),
+    Field(("dynatemp_range",), _NUMBER),
+    Field(("dynatemp_exponent",), _NUMBER),
+    Field(("repeat_last_n",), _COUNT),
+    Field(("repeat_penalty",), _NUMBER),
+    Field(("frequency_penalty",), _NUMBER),
+    Field(("presence_penalty",), _NUMBER),
+    Field(("dry_multiplier",), _NUMBER),
+    Field(("dry_base",), handle=_dry_base),
+    Field(("dry_allowed_length",), _COUNT),
+    Field(("dry_penalty_last_n",), _COUNT),
+    Field(("mirostat",), integer(soft=(0, 2))),
+    Field(("mirostat_tau",), _NUMBER),
+    Field(("mirostat_eta",), _NUMBER),
+    Field(("adaptive_target",), number(soft=(-UNLIMITED, 1.0))),
+    Field(("adaptive_decay",), number(hard=(0.0, 0.99))),
+    Field(("seed",), integer(signed=False)),
+    Field(("n_probs", "logprobs"), integer()),
+    Field(("min_keep",), _COUNT),
+    Field(("backend_sampling",), flag),
+    Field(("post_sampling_probs",), flag),
+    Field(("lora",), handle=_lora),
+    Field(("dry_sequence_breakers",), handle=_dry_sequence_breakers),
+    Field(("json_schema", "grammar"), handle=_grammar),
+    Field(("grammar_lazy",), flag),
+    Field(("chat_format",), handle=_chat_format),
+    Field(("reasoning_format",), handle=_reasoning_format),
+    Field(("generation_prompt",), text),
+    Field(("parse_tool_calls",), flag),
+    Field(("chat_parser",), text),
+    Field(("continue_final_message",), handle=_continue_final_message),
+    Field(("echo",), flag),
+    Field(("preserved_tokens",), handle=_preserved_tokens),
+    Field(("grammar_triggers",), handle=_grammar_triggers),
+    Field(("reasoning_control",), flag),
+    Field(("reasoning_budget_tokens",), _COUNT_OR_MINUS_ONE),
+    Field(("reasoning_budget_start_tag",), text),
+    Field(("reasoning_budget_end_tags", "reasoning_budget_end_tag"), handle=_reasoning_end_tags),
+    Field(("reasoning_budget_message",), text),
+    Field(("logit_bias",), handle=_logit_bias),
+    Field(("ignore_eos",), handle=_ignore_eos),
+    Field(("stop",), handle=_stop),
+    Field(("samplers",), handle=_samplers),
+)
+
+
+def child_sampling(sampling: SamplingParams, number_of_child: int, random_seed: int) -> SamplingParams:
+    """The parameters of the n-th further completion of a prompt: its own seed, unless seeds are drawn."""
+    if sampling.seed == random_seed:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + number_of_child) & 0xFFFFFFFF)

@@ -1,0 +1,105 @@
+"""How one request field takes its value: llama-server's coercions, limits and error texts.
+
+Readers take a JSON value and give the field's value, or raise ``ValueError`` with the text a client sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from mlxserver.api.json_body import float32, wrong_type
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+UNLIMITED = math.inf
+
+Reader = Callable[[Any], Any]
+
+
+def flag(value: Any) -> bool:
+    """Only true and false; numbers are an error."""
+    if not isinstance(value, bool):
+        raise wrong_type("boolean", value)
+    return value
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise wrong_type("string", value)
+    return value
+
+
+def integer(
+    *,
+    hard: tuple[int, int] | None = None,
+    soft: tuple[int, int] | None = None,
+    bits: int = 32,
+    signed: bool = True,
+    booleans: bool = True,
+) -> Reader:
+    """A C integer: fractions are cut off, larger values wrap. ``soft`` limits clamp, ``hard`` ones refuse."""
+
+    def read(value: Any) -> int:
+        if not isinstance(value, int | float) or (isinstance(value, bool) and not booleans):
+            raise wrong_type("number", value)
+        number = _wrap(int(value), bits, signed)
+        if isinstance(value, float) and bits == 32 and signed and number != int(value):
+            number = -(2**31)  # what the conversion instruction gives for a float that does not fit
+        if hard is not None and not hard[0] <= number <= hard[1]:
+            raise _out_of_range(str(hard[0]), str(hard[1]), str(number))
+        return number if soft is None else max(soft[0], min(soft[1], number))
+
+    return read
+
+
+def number(
+    *, hard: tuple[float, float] | None = None, soft: tuple[float, float] | None = None
+) -> Callable[[Any], float]:
+    """A 32-bit float; booleans count as 0 and 1."""
+    hard32 = None if hard is None else (float32(hard[0]), float32(hard[1]))
+
+    def read(value: Any) -> float:
+        if not isinstance(value, int | float):
+            raise wrong_type("number", value)
+        result = float32(float(value))
+        if hard32 is not None and not hard32[0] <= result <= hard32[1]:
+            raise _out_of_range(f"{hard32[0]:f}", f"{hard32[1]:f}", f"{result:f}")
+        return result if soft is None else max(soft[0], min(soft[1], result))
+
+    return read
+
+
+def strings(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise wrong_type("array", value)
+    return tuple(text(item) for item in value)
+
+
+def strings_or_nothing(value: Any) -> tuple[str, ...]:
+    """An array of strings; anything else is as if it were empty."""
+    try:
+        return strings(value)
+    except ValueError:
+        return ()
+
+
+def value_or(body: dict[str, Any], key: str, read: Reader, default: Any) -> Any:
+    """``body[key]``, or ``default`` where it is absent, null or of a wrong type."""
+    value = body.get(key)
+    if value is None:
+        return default
+    try:
+        return read(value)
+    except ValueError:
+        return default
+
+
+def _wrap(value: int, bits: int, signed: bool) -> int:
+    wrapped = value & (2**bits - 1)
+    return wrapped - 2**bits if signed and wrapped >= 2 ** (bits - 1) else wrapped
+
+
+def _out_of_range(low: str, high: str, value: str) -> ValueError:
+    return ValueError(f"Value must be between {low} <= value <= {high}, but got {value}")
