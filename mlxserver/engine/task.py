@@ -7,6 +7,8 @@ from typing import Literal
 
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 from mlxserver.sampling.params import SamplingParams
+from mlxserver.sampling.probs import Candidate as Candidate
+from mlxserver.sampling.probs import TokenProbs as TokenProbs
 
 StopReason = Literal["eos", "limit", "stop", "none"]
 
@@ -34,22 +36,6 @@ class Task:
     children: tuple[tuple[int, SamplingParams], ...] = ()
     identity: CacheIdentity = BASE_IDENTITY
     settings: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A token with its probability: a natural logarithm, or the plain value for ``post_sampling_probs``."""
-
-    token: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class TokenProbs:
-    """The chosen token's value and the ``n_probs`` best candidates, best first."""
-
-    chosen: Candidate
-    top: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 RANDOM_SEED = 0xFFFFFFFF
@@ -55,3 +56,22 @@ class SamplingParams:
     n_probs: int = 0
     post_sampling_probs: bool = False
     min_keep: int = 0
+
+
+class SamplerError(ValueError):
+    """The sampler chain cannot be built from these parameters."""
+
+
+def validate(params: SamplingParams) -> None:
+    """Raises SamplerError where llama.cpp's chain refuses to be built."""
+    repeat = params.repeat_penalty
+    if not math.isfinite(repeat) or repeat <= 0 or repeat < _SMALLEST_REPEAT:
+        raise SamplerError("penalty_repeat must be finite and greater than 0")
+    if not math.isfinite(params.frequency_penalty):
+        raise SamplerError("penalty_freq must be finite")
+    if not math.isfinite(params.presence_penalty):
+        raise SamplerError("penalty_present must be finite")
+
+
+_SMALLEST_REPEAT = 1 / 3.4028234663852886e38
+"""Below this the reciprocal is not a finite 32-bit float."""

@@ -1,0 +1,61 @@
+"""What the sampler keeps of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from mlxserver.sampling.adaptive import AdaptiveState
+from mlxserver.sampling.chain import HOST, signature
+from mlxserver.sampling.dry import Breakers, DryHistory
+from mlxserver.sampling.mirostat import MirostatState
+from mlxserver.sampling.params import SamplingParams
+from mlxserver.sampling.penalties import Window
+from mlxserver.sampling.random import ConditionalDraws, Draws, Mersenne
+
+
+class Row:
+    """The state of each active sampler, as after the prompt; each has its own random numbers."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        n_vocab: int,
+        breakers: Callable[[tuple[str, ...]], Breakers],
+    ) -> None:
+        self.params = params
+        self.signature = signature(params)
+        self.needs_host = not HOST.isdisjoint(self.signature)
+        self.draws = Draws(Mersenne(params.seed).doubles)
+        self.window = Window(n_vocab, params.repeat_last_n, prompt) if "penalties" in self.signature else None
+        self.dry: DryHistory | None = None
+        if "dry" in self.signature:
+            self.dry = DryHistory(params, breakers(params.dry_sequence_breakers), prompt)
+        self.xtc = {i: self._floats() for i, name in enumerate(self.signature) if name == "xtc"}
+        self.mirostat: MirostatState | None = None
+        if self.signature[-1] in ("mirostat", "mirostat_v2"):
+            self.mirostat = MirostatState(params.mirostat_tau, self._doubles())
+        self.adaptive = AdaptiveState(params, self._doubles()) if self.signature[-1] == "adaptive_p" else None
+
+    def _doubles(self) -> ConditionalDraws:
+        return ConditionalDraws(Mersenne(self.params.seed).doubles)
+
+    def _floats(self) -> ConditionalDraws:
+        return ConditionalDraws(Mersenne(self.params.seed).floats)
+
+    def accept(self, token: int) -> None:
+        if self.dry is not None:
+            self.dry.push(token)
+
+    def state(self) -> list[mx.array]:
+        """What must be evaluated with the step, so that graphs do not grow."""
+        arrays = [draws.used for draws in self.xtc.values()]
+        if self.window is not None:
+            arrays += self.window.state()
+        if self.mirostat is not None:
+            arrays += [self.mirostat.mu, self.mirostat.draws.used]
+        if self.adaptive is not None:
+            arrays += [self.adaptive.total, self.adaptive.weight, self.adaptive.draws.used]
+        return arrays

@@ -1,0 +1,141 @@
+"""The sampler of an engine: one chain a row, applied to a batch of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import mlx.core as mx
+
+from mlxserver.sampling.dry import Breakers, find_breakers
+from mlxserver.sampling.group import Group
+from mlxserver.sampling.infill import Infill
+from mlxserver.sampling.params import SamplingParams, validate
+from mlxserver.sampling.probs import TokenProbs
+from mlxserver.sampling.report import Certain, LogProbs, PostSamplingProbs, Report
+from mlxserver.sampling.row import Row
+from mlxserver.sampling.selection import Selected
+from mlxserver.sampling.vocabulary import Pieces, Vocabulary
+
+_BREAKER_SETS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token a row. Nothing is evaluated yet, except for rows that need the host."""
+
+    tokens: mx.array
+    """(B,) int32."""
+    states: list[mx.array]
+    reports: dict[int, tuple[Report, int]]
+    """Batch index → a report and the row's place in it."""
+
+    def arrays(self) -> list[mx.array]:
+        """What the engine must evaluate with the step."""
+        reports = {id(report): report for report, _ in self.reports.values()}
+        return [self.tokens, *self.states, *(a for report in reports.values() for a in report.arrays())]
+
+    def probs(self, i: int) -> TokenProbs | None:
+        """After evaluation: the report of batch index ``i``, None when its row asked for none."""
+        if i not in self.reports:
+            return None
+        report, place = self.reports[i]
+        return report.row(place, _int(self.tokens[i]))
+
+
+class Sampler:
+    """Lives on the engine thread; rows are named by any key."""
+
+    def __init__(self, n_vocab: int, eog_ids: frozenset[int], vocabulary: Vocabulary) -> None:
+        """``n_vocab`` is the width of the logits."""
+        self._n_vocab = n_vocab
+        pieces = Pieces(n_vocab, vocabulary)
+        self._infill = Infill(eog_ids, vocabulary.eos_id, pieces)
+        self._rows: dict[int, Row] = {}
+        self._batch: tuple[int, ...] = ()
+        self._groups: list[Group] = []
+
+        @lru_cache(maxsize=_BREAKER_SETS)
+        def breakers(texts: tuple[str, ...]) -> Breakers:
+            return find_breakers(texts, pieces)
+
+        self._breakers = breakers
+
+    def begin(self, row: int, params: SamplingParams, prompt: Sequence[int]) -> None:
+        """A request starts to generate on ``row`` after ``prompt``. Raises SamplerError."""
+        validate(params)
+        self._rows[row] = Row(params, prompt, self._n_vocab, self._breakers)
+        self._batch = ()
+
+    def end(self, row: int) -> None:
+        del self._rows[row]
+        self._batch = ()
+
+    def needs_host(self, row: int) -> bool:
+        """Whether the row's last token must be accepted before its next one is sampled."""
+        return self._rows[row].needs_host
+
+    def accept(self, row: int, token: int) -> None:
+        """The host knows the row's next token."""
+        self._rows[row].accept(token)
+
+    def sample(self, logits: mx.array, rows: Sequence[int]) -> Sampled:
+        """``logits`` (B, n_vocab), one of ``rows`` a line; the chain's state moves on by one token."""
+        if self._batch != tuple(rows):
+            self._regroup(rows)
+        selected = [group.sample(_lines(logits, group.places)) for group in self._groups]
+        tokens = _in_batch_order([s.tokens for s in selected], [g.places for g in self._groups])
+        states = [array for row in rows for array in self._rows[row].state()]
+        return Sampled(tokens, states, self._reports(logits, rows, tokens, selected))
+
+    def _regroup(self, rows: Sequence[int]) -> None:
+        places: dict[tuple[str, ...], list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(self._rows[row].signature, []).append(place)
+        self._groups = [
+            Group([self._rows[rows[i]] for i in group], group, self._n_vocab, self._infill)
+            for group in places.values()
+        ]
+        self._batch = tuple(rows)
+
+    def _reports(
+        self, logits: mx.array, rows: Sequence[int], tokens: mx.array, selected: Sequence[Selected]
+    ) -> dict[int, tuple[Report, int]]:
+        params = [self._rows[row].params for row in rows]
+        raw = [i for i, p in enumerate(params) if p.n_probs > 0 and not p.post_sampling_probs]
+        reports: dict[int, tuple[Report, int]] = {}
+        if raw:
+            wanted = [params[i].n_probs for i in raw]
+            report = LogProbs(_lines(logits, raw), tokens[mx.array(raw)], wanted)
+            reports.update({i: (report, place) for place, i in enumerate(raw)})
+        for group, chosen in zip(self._groups, selected, strict=True):
+            reports.update(_post_sampling(group, chosen))
+        return reports
+
+
+def _post_sampling(group: Group, selected: Selected) -> dict[int, tuple[Report, int]]:
+    params = [row.params for row in group.rows]
+    wanted = [i for i, p in enumerate(params) if p.n_probs > 0 and p.post_sampling_probs]
+    if not wanted:
+        return {}
+    report: Report = Certain()
+    if not group.greedy:
+        report = PostSamplingProbs(selected, wanted, [params[i].n_probs for i in wanted])
+    return {group.places[i]: (report, place) for place, i in enumerate(wanted)}
+
+
+def _int(scalar: mx.array) -> int:
+    return int(cast(int, scalar.item()))
+
+
+def _lines(logits: mx.array, places: Sequence[int]) -> mx.array:
+    return logits if len(places) == logits.shape[0] else logits[mx.array(list(places))]
+
+
+def _in_batch_order(parts: Sequence[mx.array], places: Sequence[Sequence[int]]) -> mx.array:
+    if len(parts) == 1:
+        return parts[0]
+    order = sorted((place, i) for i, place in enumerate(place for group in places for place in group))
+    return mx.concatenate(list(parts))[mx.array([i for _, i in order])]
