@@ -1,0 +1,88 @@
+"""What options mean for each other, once all sources are read."""
+
+from __future__ import annotations
+
+from mlxserver.options.builder import Builder
+from mlxserver.options.values import BadValue, process_escapes
+
+AUTO_SLOTS = 4
+
+BUILT_IN_TEMPLATES = frozenset(
+    """
+    chatml llama2 llama2-sys llama2-sys-bos llama2-sys-strip mistral-v1 mistral-v3 mistral-v3-tekken
+    mistral-v7 mistral-v7-tekken phi3 phi4 falcon3 zephyr monarch gemma orion openchat vicuna vicuna-orca
+    deepseek deepseek2 deepseek3 deepseek-ocr command-r llama3 chatglm3 chatglm4 glmedge minicpm exaone3
+    exaone4 exaone-moe rwkv-world granite granite-4.0 granite-4.1 gigachat megrez yandex bailing
+    bailing-think bailing2 llama4 smolvlm hunyuan-moe gpt-oss hunyuan-dense hunyuan-vl kimi-k2 seed_oss
+    grok-2 pangu-embedded solar-open
+    """.split()
+)
+
+
+def finish(builder: Builder) -> None:
+    """Raises ``BadValue`` for what only the whole shows to be wrong."""
+    _escapes(builder)
+    _cors(builder)
+    _template(builder)
+    _batch(builder)
+    _slots(builder)
+    _names(builder)
+    _tls(builder)
+
+
+def _escapes(builder: Builder) -> None:
+    if builder.values["escape"]:
+        for name in ("reverse_prompt", "dry_sequence_breaker"):
+            builder.values[name] = tuple(process_escapes(text) for text in builder.values[name])
+
+
+def _cors(builder: Builder) -> None:
+    values = builder.values
+    runs_tools = values["tools"] or values["mcp_servers_config"] or values["mcp_servers_json"]
+    if runs_tools and "cors_origins" not in builder.given:
+        values["cors_origins"] = "localhost"
+        builder.notices.warning(
+            "server tools or MCP servers are enabled, using localhost as default CORS origin "
+            "(change via --cors-origins)"
+        )
+
+
+def _template(builder: Builder) -> None:
+    """Without jinja a text that is no template can only be a name; real templates are tried at load."""
+    text = builder.values["chat_template"]
+    is_template = "{%" in text or "{{" in text
+    if text and not builder.values["jinja"] and not is_template and text not in BUILT_IN_TEMPLATES:
+        raise BadValue(
+            f"error: the supplied chat template is not supported: {text}\n"
+            "note: without --jinja only the names of built-in templates are accepted\n"
+        )
+
+
+def _batch(builder: Builder) -> None:
+    """A physical batch is never larger than a logical one, and 0 makes it as large."""
+    values = builder.values
+    n_batch, n_ubatch = values["batch_size"], values["ubatch_size"]
+    if values["embedding"] and n_batch > n_ubatch:
+        builder.notices.warning(f"embeddings enabled with n_batch ({n_batch}) > n_ubatch ({n_ubatch})")
+        builder.notices.warning(f"setting n_batch = n_ubatch = {n_ubatch} to avoid assertion failure")
+        values["batch_size"] = n_ubatch
+    values["ubatch_size"] = min(values["ubatch_size"] or values["batch_size"], values["batch_size"])
+
+
+def _slots(builder: Builder) -> None:
+    if builder.values["parallel"] < 0:
+        builder.values["parallel"] = AUTO_SLOTS
+        builder.values["kv_unified"] = True
+
+
+def _names(builder: Builder) -> None:
+    """Without ``--alias`` the model is called by its source, as it was given."""
+    values = builder.values
+    name = values["hf_repo"] or values["docker_repo"] or values["model"]
+    if not values["alias"] and name:
+        values["alias"] = (name,)
+
+
+def _tls(builder: Builder) -> None:
+    if bool(builder.values["ssl_key_file"]) != bool(builder.values["ssl_cert_file"]):
+        builder.notices.warning("TLS is off: it needs both --ssl-key-file and --ssl-cert-file")
