@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from mlxserver.api import logit_bias, token_fields
@@ -14,7 +13,7 @@ from mlxserver.api.completion_request import (
     ChatFields,
     CompletionRequest,
 )
-from mlxserver.api.errors import ApiError, invalid_request, not_supported
+from mlxserver.api.errors import invalid_request, not_supported
 from mlxserver.api.field_types import (
     INT32_MAX,
     INT64_MAX,
@@ -77,8 +76,7 @@ def read_completion_request(
 ) -> CompletionRequest:
     """``body`` with everything it leaves out taken from ``defaults``.
 
-    Raises ``ApiError``: 400 for a bad field or a sampler that cannot be built, 501 for a field that
-    asks for what this server cannot do yet.
+    Raises ``ApiError``: 400 for a bad field, 501 for one that asks for what this server cannot do yet.
     """
     state = Evaluation(body, _flatten(defaults), defaults, tokenizer, n_slots)
     for item in FIELDS:
@@ -86,7 +84,6 @@ def read_completion_request(
     state.values["id_slot"] = value_or(body, "id_slot", integer(), -1)
     request = _build(state.values)
     _refuse_what_is_missing(request, body)
-    _check_samplers(request.sampling)
     return request
 
 
@@ -115,20 +112,6 @@ def _refuse_what_is_missing(request: CompletionRequest, body: dict[str, Any]) ->
     missing = [name for name, is_wanted in wanted.items() if is_wanted]
     if missing:
         raise not_supported(f"not yet implemented: {', '.join(missing)}")
-
-
-def _check_samplers(sampling: SamplingParams) -> None:
-    repeat = sampling.repeat_penalty
-    if not math.isfinite(repeat) or repeat <= 0 or repeat < 2.0**-128:
-        raise _sampler_error("penalty_repeat must be finite and greater than 0")
-    if not math.isfinite(sampling.frequency_penalty):
-        raise _sampler_error("penalty_freq must be finite")
-    if not math.isfinite(sampling.presence_penalty):
-        raise _sampler_error("penalty_present must be finite")
-
-
-def _sampler_error(reason: str) -> ApiError:
-    return invalid_request(f"Failed to initialize samplers: {reason}")
 
 
 def _stream_options(state: Evaluation, value: Any) -> None:
@@ -301,10 +284,3 @@ FIELDS = (
     Field(("stop",), handle=_stop),
     Field(("samplers",), handle=_samplers),
 )
-
-
-def child_sampling(sampling: SamplingParams, number_of_child: int, random_seed: int) -> SamplingParams:
-    """The parameters of the n-th further completion of a prompt: its own seed, unless seeds are drawn."""
-    if sampling.seed == random_seed:
-        return sampling
-    return replace(sampling, seed=(sampling.seed + number_of_child) & 0xFFFFFFFF)

@@ -97,8 +97,9 @@ def value_or(body: dict[str, Any], key: str, read: Reader, default: Any) -> Any:
 
 
 def _wrap(value: int, bits: int, signed: bool) -> int:
-    wrapped = value & (2**bits - 1)
-    return wrapped - 2**bits if signed and wrapped >= 2 ** (bits - 1) else wrapped
+    size = 1 << bits
+    wrapped = value % size
+    return wrapped - size if signed and wrapped >= size // 2 else wrapped
 
 
 def _out_of_range(low: str, high: str, value: str) -> ValueError:

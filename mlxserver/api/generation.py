@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-StopType = Literal["none", "eos", "word", "limit"]
+from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.chat.text_stream import StopType
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +94,18 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A completion that ended. ``content`` and ``tokens`` are whole even where a stream sent them before."""
+    """A completion that ended. ``content`` is whole even where a stream sent it before."""
 
     index: int
     content: str
     tokens: tuple[int, ...]
+    """Only for ``return_tokens``."""
     id_slot: int
     n_decoded: int
     n_prompt: int
     n_cached: int
-    prompt: str
+    read_prompt: Callable[[], str]
+    """The prompt as text, special tokens shown; made only when asked for."""
     has_new_line: bool
     truncated: bool
     stop_type: StopType
@@ -110,8 +113,8 @@ class Result:
     tokens_cached: int
     timings: Timings
     probs: tuple[ProbEntry, ...]
-    settings: dict[str, Any]
-    """``generation_settings`` as echoed."""
+    request: CompletionRequest
+    """As this completion had it: further completions of one prompt have their own seeds."""
 
     @property
     def is_complete(self) -> bool:
@@ -134,8 +137,10 @@ Update = Began | Progress | Delta | Result
 class Dialect(Protocol):
     """Turns updates into the JSON of one API. A request has its own, so it may keep state per index."""
 
-    done: str | None
-    """The data of a stream's last event, if the API has one."""
+    @property
+    def done(self) -> str | None:
+        """The data of a stream's last event, if the API has one."""
+        ...
 
     def events(self, update: Update) -> list[Any]:
         """The JSON values of the stream events for ``update``, in order; often none or one."""
@@ -143,16 +148,6 @@ class Dialect(Protocol):
 
     def answer(self, results: list[Result]) -> Any:
         """The JSON of a plain response; ``results`` are in index order."""
-        ...
-
-
-class Generation(Protocol):
-    """The completions of one request. Iterating raises ``ApiError`` when one fails; the others end then."""
-
-    def updates(self) -> AsyncIterator[list[Update]]: ...
-
-    def cancel(self) -> None:
-        """Idempotent; frees every slot within a step."""
         ...
 
 

@@ -34,7 +34,7 @@ async def read_json(request: Request) -> Any:
 
 
 def parse_json(body: bytes) -> Any:
-    """Strict RFC 8259: no NaN, no overflowing number, no lone surrogate; of equal keys the last one counts."""
+    """Strict RFC 8259: no NaN, overflowing number or lone surrogate; of equal keys the last one counts."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -79,7 +79,7 @@ def dump_json(value: Any) -> str:
 
 
 def float32(value: float) -> float:
-    """``value`` as a 32-bit float, which is how llama-server keeps (and so prints) every sampling parameter."""
+    """``value`` as a 32-bit float: how llama-server keeps, and so prints, every sampling parameter."""
     try:
         return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
     except OverflowError:
@@ -94,7 +94,7 @@ def type_name(value: Any) -> str:
         return "boolean"
     if isinstance(value, int | float):
         return "number"
-    return {str: "string", list: "array", dict: "object"}[type(value)]
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
 def wrong_type(expected: str, value: Any) -> ValueError:

@@ -49,22 +49,21 @@ def tokenize_mixed(value: Any, tokenizer: Tokenizer, add_special: bool, parse_sp
 
 
 def _tokenize_one(prompt: Any, tokenizer: Tokenizer) -> tuple[int, ...]:
-    if isinstance(prompt, list):
-        if all(_is_token(item) for item in prompt):
-            return tuple(_token(item) for item in prompt)
-        is_mixed = any(isinstance(item, str) for item in prompt) and any(_is_token(item) for item in prompt)
-        content = prompt if is_mixed else None
-    elif isinstance(prompt, dict):
-        if "prompt_string" in prompt and "multimodal_data" in prompt:
+    if isinstance(prompt, list) and all(_is_token(item) for item in prompt):
+        return tuple(_token(item) for item in prompt)
+    if isinstance(prompt, dict) and "prompt_string" in prompt:
+        if "multimodal_data" in prompt:
             raise ValueError(_NO_MEDIA)
-        if "prompt_string" not in prompt:
-            raise ValueError(_WRONG_FORM)
-        content = prompt["prompt_string"]
-    else:
-        content = prompt if isinstance(prompt, str) else None
-    if content is None and not isinstance(prompt, dict):
+        prompt = prompt["prompt_string"]
+    elif not isinstance(prompt, str) and not _is_mixed(prompt):
         raise ValueError(_WRONG_FORM)
-    return tuple(tokenize_mixed(content, tokenizer, add_special=True, parse_special=True))
+    return tuple(tokenize_mixed(prompt, tokenizer, add_special=True, parse_special=True))
+
+
+def _is_mixed(prompt: Any) -> bool:
+    if not isinstance(prompt, list):
+        return False
+    return any(isinstance(item, str) for item in prompt) and any(_is_token(item) for item in prompt)
 
 
 def _is_token(item: Any) -> bool:

@@ -35,6 +35,7 @@ class TextStream:
         self.text = bytearray()
         self.stop_type: StopType = "none"
         self.stopping_word = ""
+        self.met_stop_word = False
         self.has_new_line = False
         self._tokenizer = tokenizer
         self._rules = rules
@@ -83,7 +84,7 @@ class TextStream:
             at = unsent.find(word, max(len(unsent) - len(word) - piece_len, 0))
             if at >= 0 and (best < 0 or at < best):
                 best = at
-                self.stop_type, self.stopping_word = "word", name
+                self.stop_type, self.stopping_word, self.met_stop_word = "word", name, True
         return best
 
     def _check_indent(self) -> None:

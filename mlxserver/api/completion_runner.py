@@ -1,0 +1,248 @@
+"""From a request's body to its response: tasks for the engine, a stream or one answer, and their end.
+
+Every text or chat API comes through here with a dialect of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mlxserver.api.completion_defaults import default_request
+from mlxserver.api.completion_progress import RunningCompletion
+from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.completion_schema import read_completion_request
+from mlxserver.api.errors import ApiError, invalid_request
+from mlxserver.api.generation import Dialect, Result, Update
+from mlxserver.api.generation_settings import short_settings
+from mlxserver.api.json_body import dump_json, type_name
+from mlxserver.api.json_response import json_response
+from mlxserver.api.prompts import check_tokens, tokenize_prompts
+from mlxserver.api.sse import event_stream
+from mlxserver.api.state import ServerState
+from mlxserver.engine.task import Event, Task
+from mlxserver.sampling.params import RANDOM_SEED, SamplerError, validate
+
+if TYPE_CHECKING:
+    from mlxserver.engine.client import Run
+
+T = TypeVar("T")
+
+
+Arrivals = list[tuple[RunningCompletion, list[Event]]]
+
+
+class Completions:
+    """The completions of one request, running."""
+
+    def __init__(self, parts: list[RunningCompletion]) -> None:
+        self._parts = parts
+
+    async def updates(self) -> AsyncGenerator[list[Update]]:
+        """What happened since the last list. Raises ``ApiError`` when one fails; leaving it ends them all."""
+        try:
+            async with aclosing(self._arrivals()) as steps:
+                async for arrivals in steps:
+                    updates, error = _take(arrivals)
+                    if updates:
+                        yield updates
+                    if error is not None:
+                        raise error
+        finally:
+            self.cancel()
+
+    async def results(self) -> list[Result]:
+        """All results, by index."""
+        async with aclosing(self.updates()) as batches:
+            found = [item async for batch in batches for item in batch if isinstance(item, Result)]
+        return sorted(found, key=lambda result: result.index)
+
+    def cancel(self) -> None:
+        """Frees the slots of whatever still runs."""
+        for part in self._parts:
+            if not part.has_ended:
+                part.run.cancel()
+
+    async def _arrivals(self) -> AsyncGenerator[Arrivals]:
+        if len(self._parts) == 1:
+            part = self._parts[0]
+            while not part.has_ended:
+                yield [(part, await part.run.events())]
+            return
+        waiting = {_wait_for(part): part for part in self._parts}
+        try:
+            while waiting:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                arrivals = [(waiting.pop(task), task.result()) for task in list(waiting) if task.done()]
+                yield arrivals
+                waiting |= {_wait_for(part): part for part, _ in arrivals if not part.has_ended}
+        finally:
+            for task in waiting:
+                task.cancel()
+
+
+def _wait_for(part: RunningCompletion) -> asyncio.Task[list[Event]]:
+    return asyncio.create_task(part.run.events())
+
+
+def _take(arrivals: Arrivals) -> tuple[list[Update], ApiError | None]:
+    updates: list[Update] = []
+    try:
+        for part, events in arrivals:
+            for event in events:
+                updates += part.take(event)
+    except ApiError as error:
+        return updates, error
+    return updates, None
+
+
+async def respond(
+    request: Request, state: ServerState, body: Any, make_dialect: Callable[[CompletionRequest], Dialect]
+) -> Response:
+    """Runs the completions that ``body`` (native fields) asks for and answers in the dialect's form.
+
+    Raises ``ApiError`` for whatever fails before a stream's first event. A client that goes away ends them.
+    """
+    completion, prompts = read_body(body, state)
+    dialect = make_dialect(completion)
+    completions = start(completion, prompts, state)
+    if completion.stream:
+        return await _stream(request, completions, dialect, completion.sse_ping_interval)
+    results = await unless_disconnected(request, completions.results())
+    return Response() if results is None else json_response(dialect.answer(results))
+
+
+async def _stream(
+    request: Request, completions: Completions, dialect: Dialect, ping_interval: int
+) -> Response:
+    updates = completions.updates()
+    first = await unless_disconnected(request, anext(updates))
+    if first is None:
+        return Response()
+    return event_stream(request, _events(first, updates, dialect), ping_interval)
+
+
+async def _events(
+    first: list[Update], updates: AsyncGenerator[list[Update]], dialect: Dialect
+) -> AsyncGenerator[str]:
+    """The data of every event; an error ends them with an event of its own."""
+    try:
+        async with aclosing(updates):
+            for data in _data(first, dialect):
+                yield data
+            async for batch in updates:
+                for data in _data(batch, dialect):
+                    yield data
+    except ApiError as error:
+        yield dump_json(error.body())
+        return
+    if dialect.done is not None:
+        yield dialect.done
+
+
+def _data(batch: list[Update], dialect: Dialect) -> list[str]:
+    return [dump_json(event) for update in batch for event in dialect.events(update)]
+
+
+async def unless_disconnected(request: Request, work: Awaitable[T]) -> T | None:
+    """The result of ``work``, which is cancelled when the client goes away; None then."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.create_task(_disconnect(request))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        await _cancel(watching)
+        await _cancel(working)
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+def read_body(body: Any, state: ServerState) -> tuple[CompletionRequest, list[tuple[int, ...]]]:
+    """The request and its prompts' token ids. Raises ``ApiError``."""
+    if not isinstance(body, dict):
+        raise invalid_request(f"[json.exception.type_error.304] cannot use at() with {type_name(body)}")
+    if "prompt" not in body:
+        raise invalid_request("[json.exception.out_of_range.403] key 'prompt' not found")
+    tokenizer = state.model.tokenizer
+    defaults = default_request(state.options, state.model)
+    try:
+        prompts = tokenize_prompts(body["prompt"], tokenizer)
+        request = read_completion_request(body, defaults, tokenizer, state.engine.n_slots)
+        for prompt in prompts:
+            check_tokens(prompt, tokenizer)
+        validate(request.sampling)
+    except SamplerError as error:
+        raise invalid_request(f"Failed to initialize samplers: {error}") from None
+    except ValueError as error:
+        raise invalid_request(str(error)) from None
+    return request, prompts
+
+
+def start(request: CompletionRequest, prompts: list[tuple[int, ...]], state: ServerState) -> Completions:
+    """Hands one task a prompt to the engine."""
+    parts: list[RunningCompletion] = []
+    for prompt in prompts:
+        requests = _requests_of_one_prompt(request)
+        run = state.engine.submit(_task(requests, prompt, state))
+        for own, run_of_own in zip(requests, _family(run), strict=True):
+            parts.append(_part(len(parts), run_of_own, own, prompt, state, is_child=run_of_own is not run))
+    return Completions(parts)
+
+
+def _requests_of_one_prompt(request: CompletionRequest) -> list[CompletionRequest]:
+    """Further completions of a prompt count their seed up, unless seeds are drawn anyway."""
+    sampling = request.sampling
+    if sampling.seed == RANDOM_SEED:
+        return [request] * request.n_cmpl
+    seeds = [(sampling.seed + number) & RANDOM_SEED for number in range(request.n_cmpl)]
+    return [replace(request, sampling=replace(sampling, seed=seed)) for seed in seeds]
+
+
+def _task(requests: list[CompletionRequest], prompt: tuple[int, ...], state: ServerState) -> Task:
+    first, engine = requests[0], state.engine
+    return Task(
+        id=engine.new_task_id(),
+        tokens=prompt,
+        sampling=first.sampling,
+        n_predict=first.n_predict if first.n_predict != -1 else state.options.n_predict,
+        id_slot=first.id_slot,
+        cache_prompt=first.cache_prompt,
+        n_keep=first.n_keep,
+        n_discard=first.n_discard,
+        n_cache_reuse=first.n_cache_reuse,
+        return_progress=first.return_progress and first.stream,
+        children=tuple((engine.new_task_id(), child.sampling) for child in requests[1:]),
+        settings=short_settings(first),
+    )
+
+
+def _family(run: Run) -> tuple[Run, ...]:
+    return (run, *run.children)
+
+
+def _part(
+    index: int,
+    run: Run,
+    request: CompletionRequest,
+    prompt: tuple[int, ...],
+    state: ServerState,
+    is_child: bool,
+) -> RunningCompletion:
+    tokenizer, special = state.model.tokenizer, state.options.special
+    return RunningCompletion(index, run, request, prompt, tokenizer, special, is_child)
