@@ -1,0 +1,109 @@
+"""The event loop's side of the engine: tasks go in, each task's events come out."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING
+
+from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.mailbox import Cancel, Message, StopAt, Submit
+from mlxserver.engine.task import Event, Failed, Finished, Snapshot, Task
+
+if TYPE_CHECKING:
+    from mlxserver.engine.engine import Engine
+
+
+class Run:
+    """A submitted task. ``children`` are the other completions of an ``n_cmpl`` > 1 request."""
+
+    def __init__(self, client: EngineClient, task_id: int, children: tuple[Run, ...] = ()) -> None:
+        self.task_id = task_id
+        self.children = children
+        self._client = client
+        self._pending: list[Event] = []
+        self._arrived = asyncio.Event()
+
+    async def events(self) -> list[Event]:
+        """Everything that arrived since the last call; waits for at least one event."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        events, self._pending = self._pending, []
+        return events
+
+    def stop(self, n_generated: int) -> None:
+        """The text ended with the ``n_generated``-th token; a Finished event with reason ``stop`` follows."""
+        self._client.post(StopAt(self.task_id, n_generated))
+
+    def cancel(self) -> None:
+        """Free the slot; no event follows. Harmless when the task has ended."""
+        self._client.forget(self.task_id)
+
+    def deliver(self, event: Event) -> None:
+        self._pending.append(event)
+        self._arrived.set()
+
+
+class EngineClient:
+    """Made on the event loop; its methods are for that loop only, ``receive`` is for the engine thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._engine: Engine | None = None
+        self._config: EngineConfig | None = None
+        self._runs: dict[int, Run] = {}
+        self._ids = itertools.count()
+
+    def attach(self, engine: Engine, config: EngineConfig) -> None:
+        self._engine, self._config = engine, config
+
+    @property
+    def config(self) -> EngineConfig:
+        assert self._config is not None, "the engine is not ready"
+        return self._config
+
+    @property
+    def n_slots(self) -> int:
+        return self.config.n_slots
+
+    @property
+    def n_ctx(self) -> int:
+        """The context of one slot."""
+        return self.config.n_ctx_slot
+
+    def new_task_id(self) -> int:
+        return next(self._ids)
+
+    def submit(self, task: Task) -> Run:
+        children = tuple(Run(self, task_id) for task_id, _ in task.children)
+        run = Run(self, task.id, children)
+        for each in (run, *children):
+            self._runs[each.task_id] = each
+        self.post(Submit(task))
+        return run
+
+    def forget(self, task_id: int) -> None:
+        if self._runs.pop(task_id, None):
+            self.post(Cancel(task_id))
+
+    def post(self, message: Message) -> None:
+        assert self._engine is not None, "the engine is not ready"
+        self._engine.post(message)
+
+    def snapshot(self) -> Snapshot:
+        assert self._engine is not None, "the engine is not ready"
+        return self._engine.snapshot()
+
+    def receive(self, events: list[Event]) -> None:
+        """Called by the engine thread once a step: one wake-up of the loop for all its events."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._dispatch, events)
+
+    def _dispatch(self, events: list[Event]) -> None:
+        for event in events:
+            run = self._runs.get(event.task_id)
+            if run is None:
+                continue
+            run.deliver(event)
+            if isinstance(event, (Finished, Failed)):
+                del self._runs[event.task_id]

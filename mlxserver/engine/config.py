@@ -1,0 +1,63 @@
+"""The engine's fixed sizes, derived once from the options and the model's training context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+CONTEXT_STEP = 256
+"""Context sizes are rounded up to a multiple of this."""
+AUTO_PARALLEL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """``n_ctx`` counts the cells of all slots together, ``n_ctx_slot`` what one slot can reach."""
+
+    n_slots: int
+    n_ctx: int
+    n_ctx_slot: int
+    kv_unified: bool
+    n_batch: int
+    n_ubatch: int
+    cont_batching: bool
+    slot_prompt_similarity: float
+    cache_type_k: str
+    cache_type_v: str
+    warmup: bool = True
+
+    @classmethod
+    def from_options(cls, options: Any, n_ctx_train: int) -> EngineConfig:
+        auto = options.parallel < 0
+        n_slots = AUTO_PARALLEL if auto else options.parallel
+        unified = bool(auto or options.kv_unified)
+        wanted = options.ctx_size or n_ctx_train
+        n_ctx, n_ctx_slot = context_sizes(wanted, n_slots, unified, n_ctx_train)
+        n_batch = max(1, min(wanted, options.batch_size))
+        return cls(
+            n_slots=n_slots,
+            n_ctx=n_ctx,
+            n_ctx_slot=n_ctx_slot,
+            kv_unified=unified,
+            n_batch=n_batch,
+            n_ubatch=max(1, min(n_batch, options.ubatch_size or n_batch)),
+            cont_batching=options.cont_batching,
+            slot_prompt_similarity=options.slot_prompt_similarity,
+            cache_type_k=options.cache_type_k,
+            cache_type_v=options.cache_type_v,
+            warmup=options.warmup,
+        )
+
+
+def context_sizes(wanted: int, n_slots: int, unified: bool, n_ctx_train: int) -> tuple[int, int]:
+    """Total and per-slot context as llama-server rounds them."""
+    if unified:
+        total = per_slot = _round_up(wanted)
+    else:
+        per_slot = _round_up(wanted // n_slots)
+        total = per_slot * n_slots
+    return total, min(per_slot, n_ctx_train)
+
+
+def _round_up(n: int) -> int:
+    return max(CONTEXT_STEP, -(-n // CONTEXT_STEP) * CONTEXT_STEP)

@@ -1,0 +1,148 @@
+"""Carries out a plan on arrays: prompt chunks, then one forward pass for all slots that decode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+
+from mlxserver.engine.plan import Chunk, Decode, Join, Plan, Result, SampledToken
+from mlxserver.engine.task import Failed
+from mlxserver.kv.slot_states import SlotStates
+from mlxserver.sampling.sampler import Sampled, Sampler, SamplerError
+
+log = logging.getLogger("mlxserver.srv")
+
+
+@dataclass(slots=True)
+class Step:
+    """A plan whose work was handed to the device; ``Runner.collect`` waits for it."""
+
+    plan: Plan
+    rows: list[Decode] = field(default_factory=list)
+    """The decodes in the order of the batch."""
+    sampled: list[tuple[list[Decode], Sampled]] = field(default_factory=list)
+    marker: mx.array | None = None
+    failures: list[Failed] = field(default_factory=list)
+
+    def failed(self, task_id: int) -> bool:
+        return any(failure.task_id == task_id for failure in self.failures)
+
+
+class Runner:
+    """Owns the arrays: the model, the state of the slots, the samplers, each slot's last token.
+
+    ``launch`` only builds the graph and sends it off; nothing waits for the device before ``collect``,
+    so that the next step can be launched in between.
+    """
+
+    def __init__(self, module: Any, states: SlotStates, sampler: Sampler, alone: bool = False) -> None:
+        self._module = module
+        self._states = states
+        self._sampler = sampler
+        self._alone = alone
+        self._task_of: dict[int, int] = {}
+        self._inputs: dict[int, mx.array] = {}
+        """(1,) arrays: the next input of a slot whose last token is not in ``_last``."""
+        self._last: tuple[list[int], mx.array] = ([], mx.array([], dtype=mx.int32))
+
+    def needs_host(self, decodes: Sequence[Decode]) -> bool:
+        """Whether a row's next token needs the one before it on the host."""
+        return any(self._sampler.needs_host(d.slot) for d in decodes if d.slot in self._task_of)
+
+    def launch(self, plan: Plan) -> Step:
+        step = Step(plan)
+        for cut in plan.cuts:
+            self._states.truncate(cut.slot, cut.n)
+        for chunk in plan.chunks:
+            if not step.failed(chunk.task_id):
+                self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
+        for share in plan.shares:
+            for target in share.targets:
+                self._states.copy(share.source, target)
+        for join in plan.joins:
+            if not step.failed(join.task_id):
+                self._guard(step, [join], lambda join=join: self._join(join))
+        decodes = [decode for decode in plan.decodes if not step.failed(decode.task_id)]
+        for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
+            self._guard(step, group, lambda group=group: self._decode(step, group))
+        return step
+
+    def collect(self, step: Step) -> Result:
+        """Wait for a step and read its tokens back."""
+        tokens: list[SampledToken] = []
+        for rows, sampled in step.sampled:
+            self._guard(step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(rows, sampled)))
+        if not step.sampled and step.marker is not None:
+            self._guard(step, list(step.plan.chunks), lambda: mx.eval(step.marker))
+        return Result(tuple(tokens), tuple(step.failures))
+
+    def _prompt(self, step: Step, chunk: Chunk) -> None:
+        caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens))
+        self._module(mx.array([chunk.tokens], dtype=mx.int32), cache=caches)
+        arrays = self._states.arrays()
+        # a sum is a new buffer: waiting for it holds no view of the state's own buffers
+        step.marker = arrays[-1][(0,) * arrays[-1].ndim].sum()
+        mx.async_eval(*arrays, step.marker)
+
+    def _join(self, join: Join) -> None:
+        self._sampler.begin(join.slot, join.sampling, join.prompt)
+        self._task_of[join.slot] = join.task_id
+        self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
+
+    def _decode(self, step: Step, decodes: list[Decode]) -> None:
+        order = self._states.arrange([decode.slot for decode in decodes])
+        tokens = self._next_inputs(order)
+        logits = self._module(tokens[:, None], cache=self._states.decode(order))[:, -1]
+        sampled = self._sampler.sample(logits, order)
+        mx.async_eval(*sampled.arrays())
+        of_slot = {decode.slot: decode for decode in decodes}
+        step.sampled.append(([of_slot[slot] for slot in order], sampled))
+        self._keep_inputs(order, sampled.tokens)
+
+    def _next_inputs(self, order: list[int]) -> mx.array:
+        """(B,) the token that each slot goes on with."""
+        last_order, last = self._last
+        if order == last_order and not any(slot in self._inputs for slot in order):
+            return last
+        parts = []
+        for slot in order:
+            if slot in self._inputs:
+                parts.append(self._inputs.pop(slot))
+            else:
+                index = last_order.index(slot)
+                parts.append(last[index : index + 1])
+        return mx.concatenate(parts)
+
+    def _keep_inputs(self, order: list[int], tokens: mx.array) -> None:
+        if self._alone:
+            self._inputs[order[0]] = tokens
+        else:
+            # slots that sat this step out (their bound was reached) never need their last token again
+            self._last = (order, tokens)
+
+    def _read(self, rows: list[Decode], sampled: Sampled) -> list[SampledToken]:
+        mx.eval(*sampled.arrays())
+        found = []
+        for index, (decode, token) in enumerate(zip(rows, sampled.tokens.tolist(), strict=True)):
+            if self._task_of.get(decode.slot) == decode.task_id:
+                self._sampler.accept(decode.slot, token)
+                found.append(SampledToken(decode.slot, decode.task_id, token, sampled.probs(index)))
+        return found
+
+    def _guard(self, step: Step, items: Sequence[Chunk | Join | Decode], work: Any) -> None:
+        """An error fails the tasks that it belongs to; what their slots hold is dropped."""
+        try:
+            work()
+        except SamplerError as error:
+            message = f"Failed to initialize samplers: {error}"
+            step.failures += [Failed(item.task_id, "invalid_request_error", message) for item in items]
+        except Exception:
+            log.exception("a step failed")
+            step.failures += [Failed(item.task_id, "server_error", "Compute error.") for item in items]
+            for item in items:
+                self._states.drop(item.slot)
+                self._task_of.pop(item.slot, None)

@@ -1,0 +1,328 @@
+"""Decides what every step does: which slots decode, which prompts go on, who waits. No arrays, no text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.pace import Pace
+from mlxserver.engine.plan import Chunk, Cut, Decode, Join, Plan, Result, SampledToken, Share
+from mlxserver.engine.selection import common_prefix, select_slot
+from mlxserver.engine.slot import Slot, SlotState
+from mlxserver.engine.task import (
+    Counters,
+    Event,
+    Failed,
+    Finished,
+    PromptProgress,
+    Snapshot,
+    Started,
+    StopReason,
+    Task,
+    Token,
+)
+
+
+class States(Protocol):
+    """What the scheduler may ask of the slots' state."""
+
+    def can_truncate(self, slot: int, n: int) -> bool: ...
+
+
+class Scheduler:
+    """Plans may run one step ahead of the results: tokens of a task that has ended meanwhile are dropped."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        states: States,
+        eog_ids: frozenset[int],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._config = config
+        self._states = states
+        self._eog_ids = eog_ids
+        self._clock = clock
+        self._deferred: list[Task] = []
+        self._events: list[Event] = []
+        self.slots = [Slot(i, config.n_ctx_slot) for i in range(config.n_slots)]
+        self.counters = Counters()
+        self.pace = Pace()
+
+    # ------------------------------------------------------------ requests
+
+    def submit(self, task: Task) -> None:
+        """Give the task a slot, or let it wait for one."""
+        if not self._place(task):
+            self._deferred.append(task)
+
+    def cancel(self, task_id: int) -> None:
+        """Forget a task in whatever phase it is. Its slot keeps what was evaluated."""
+        self._deferred = [task for task in self._deferred if task.id != task_id]
+        slot = self._slot_of(task_id)
+        if slot:
+            self._release(slot)
+
+    def stop(self, task_id: int, n_generated: int) -> None:
+        """The text of a task ended with its ``n_generated``-th token; later ones never were."""
+        slot = self._slot_of(task_id)
+        if slot and slot.state is SlotState.GENERATING:
+            self._finish(slot, "stop", n_generated)
+
+    def take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def snapshot(self, with_tokens: bool) -> Snapshot:
+        return Snapshot(tuple(s.view(with_tokens) for s in self.slots), self.counters, len(self._deferred))
+
+    # ---------------------------------------------------------------- plan
+
+    def plan(self) -> Plan:
+        cuts: list[Cut] = []
+        while started := [slot for slot in self.slots if slot.state is SlotState.STARTED]:
+            cuts += [cut for slot in started for cut in self._start(slot)]
+        self._make_room()
+        chunks = self._prompt_chunks()
+        shares, joins = self._joins()
+        decodes = tuple(
+            Decode(slot.id, slot.task_id)
+            for slot in self.slots
+            if slot.state is SlotState.GENERATING and slot.n_launched < slot.limit
+        )
+        for decode in decodes:
+            self.slots[decode.slot].n_launched += 1
+        return Plan(tuple(cuts), chunks, shares, joins, decodes)
+
+    def commit(self, plan: Plan, result: Result) -> None:
+        """Take in what a plan gave: counters, events, ends."""
+        now = self._clock()
+        self._count(plan)
+        for failed in result.failures:
+            self._fail(failed)
+        for chunk in plan.chunks:
+            slot = self._slot_of(chunk.task_id)
+            if slot and chunk.end < slot.n_prompt - 1:
+                self._progress(slot, chunk.end, now)
+        for sampled in result.tokens:
+            slot = self._slot_of(sampled.task_id)
+            if slot and slot.state is SlotState.GENERATING:
+                self._take(slot, sampled, now)
+
+    # -------------------------------------------------------------- starts
+
+    def _place(self, task: Task) -> bool:
+        slot = select_slot(self.slots, task.id_slot, task.tokens, self._config.slot_prompt_similarity)
+        if slot is None:
+            return False
+        others = [other for other in self.slots if other.is_idle and other is not slot]
+        if len(others) < len(task.children):
+            return False
+        _launch(slot, task, task.id)
+        for child, (task_id, sampling) in zip(others, task.children, strict=False):
+            _launch(child, replace(task, id=task_id, sampling=sampling, children=()), task_id)
+            child.state, child.parent = SlotState.WAIT_PARENT, slot
+            slot.children.append(child)
+        return True
+
+    def _start(self, slot: Slot) -> list[Cut]:
+        """Check the prompt and take over what the slot already holds of it."""
+        task = slot.task
+        assert task is not None
+        slot.t_start = slot.t_first = slot.t_last = self._clock()
+        if not task.tokens:
+            self._events.append(Started(task.id, slot.id, 0, 0, slot.t_start))
+            self._finish(slot, "none")
+            return []
+        if len(task.tokens) >= slot.n_ctx:
+            self._fail(_too_long(task, slot.n_ctx))
+            return []
+        slot.n_past = self._reusable(slot, task)
+        slot.n_prompt_done = slot.n_past
+        slot.tokens = list(task.tokens[: slot.n_past])
+        slot.state = SlotState.PROMPT
+        for each in (slot, *slot.children):
+            each.n_past, each.n_prompt_done, each.t_start = slot.n_past, slot.n_past, slot.t_start
+            self._events.append(Started(each.task_id, each.id, slot.n_prompt, slot.n_past, slot.t_start))
+            if task.return_progress:
+                self._progress(each, slot.n_past, slot.t_start)
+        cached = self.counters.prompt_tokens_cached + slot.n_past
+        self.counters = replace(self.counters, prompt_tokens_cached=cached)
+        return [Cut(slot.id, slot.n_past)]
+
+    def _reusable(self, slot: Slot, task: Task) -> int:
+        """At least one token is always evaluated; state that cannot be cut there is not used at all."""
+        if not task.cache_prompt:
+            return 0
+        n = min(common_prefix(slot.tokens, task.tokens), len(task.tokens) - 1)
+        return n if self._states.can_truncate(slot.id, n) else 0
+
+    # ------------------------------------------------------- parts of plan
+
+    def _make_room(self) -> None:
+        """With one pool of cells for all slots, idle slots give theirs up first, then the youngest task fails."""
+        if not self._config.kv_unified:
+            return
+        while self._cells_wanted() > self._config.n_ctx:
+            idle = next((slot for slot in self.slots if slot.is_idle and slot.tokens), None)
+            if idle:
+                idle.tokens = []
+                continue
+            busy = [slot for slot in self.slots if slot.state in (SlotState.PROMPT, SlotState.GENERATING)]
+            youngest = max(busy, key=lambda slot: slot.t_start)
+            self._fail(Failed(youngest.task_id, "server_error", "Context size has been exceeded."))
+
+    def _cells_wanted(self) -> int:
+        return sum(slot.n_cells + slot.n_next(self._config.n_batch) for slot in self.slots)
+
+    def _prompt_chunks(self) -> tuple[Chunk, ...]:
+        running = any(slot.state is SlotState.GENERATING for slot in self.slots)
+        if running and not self._config.cont_batching:
+            return ()
+        budget = self.pace.budget(running, self._config.n_batch)
+        chunks = []
+        waiting = [slot for slot in self.slots if slot.state is SlotState.PROMPT]
+        for slot in sorted(waiting, key=lambda slot: slot.t_start):
+            assert slot.task is not None
+            while (left := slot.n_prompt - 1 - slot.n_prompt_done) > 0 and budget > 0:
+                n = min(left, budget, self._config.n_ubatch)
+                tokens = slot.task.tokens[slot.n_prompt_done : slot.n_prompt_done + n]
+                slot.n_prompt_done += n
+                slot.tokens.extend(tokens)
+                budget -= n
+                chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done))
+        return tuple(chunks)
+
+    def _joins(self) -> tuple[tuple[Share, ...], tuple[Join, ...]]:
+        shares, joins = [], []
+        for slot in self.slots:
+            if slot.state is not SlotState.PROMPT or slot.n_prompt_done < slot.n_prompt - 1:
+                continue
+            if self._held_back():
+                continue
+            children = [child for child in slot.children if child.parent is slot]
+            if children:
+                shares.append(Share(slot.id, tuple(child.id for child in children)))
+            for each in (slot, *children):
+                assert each.task is not None
+                each.state, each.parent = SlotState.GENERATING, None
+                each.n_prompt_done, each.tokens = each.n_prompt, list(each.task.tokens)
+                joins.append(Join(each.id, each.task_id, each.task.sampling, each.task.tokens))
+            slot.children = []
+        return tuple(shares), tuple(joins)
+
+    def _held_back(self) -> bool:
+        """Without continuous batching a prompt does not join streams that have already begun."""
+        begun = any(slot.state is SlotState.GENERATING and slot.n_launched for slot in self.slots)
+        return begun and not self._config.cont_batching
+
+    # ------------------------------------------------------ parts of commit
+
+    def _take(self, slot: Slot, sampled: SampledToken, now: float) -> None:
+        if not slot.generated:
+            self._first_token(slot, now)
+        else:
+            slot.tokens.append(slot.generated[-1])
+        slot.generated.append(sampled.token)
+        slot.t_last = now
+        self._events.append(Token(slot.task_id, sampled.token, now, sampled.probs))
+        if sampled.token in self._eog_ids:
+            self._finish(slot, "eos")
+        elif len(slot.generated) >= slot.limit:
+            self._finish(slot, "limit")
+
+    def _first_token(self, slot: Slot, now: float) -> None:
+        slot.t_first = now
+        seconds = self.counters.prompt_seconds + now - slot.t_start
+        self.counters = replace(self.counters, prompt_seconds=seconds)
+        if slot.task and slot.task.return_progress:
+            self._progress(slot, slot.n_prompt, now)
+
+    def _progress(self, slot: Slot, processed: int, now: float) -> None:
+        if slot.task and slot.task.return_progress:
+            self._events.append(PromptProgress(slot.task_id, slot.n_prompt, slot.n_past, processed, now))
+
+    def _count(self, plan: Plan) -> None:
+        counters = self.counters
+        busy = {item.slot for item in (*plan.chunks, *plan.decodes)}
+        self.counters = replace(
+            counters,
+            prompt_tokens=counters.prompt_tokens + sum(len(c.tokens) for c in plan.chunks) + len(plan.joins),
+            decodes=counters.decodes + 1,
+            busy_slots=counters.busy_slots + len(busy),
+            n_tokens_max=max(counters.n_tokens_max, *(slot.n_cells for slot in self.slots)),
+        )
+
+    # ---------------------------------------------------------------- ends
+
+    def _finish(self, slot: Slot, reason: StopReason, n_generated: int | None = None) -> None:
+        n = len(slot.generated) if n_generated is None else n_generated
+        truncated = n > 0 and n >= slot.n_ctx - slot.n_prompt
+        kept = max(0, slot.n_prompt + n - 1)
+        self._events.append(Finished(slot.task_id, reason, truncated, kept, slot.t_last))
+        self._release(slot, n)
+
+    def _fail(self, failed: Failed) -> None:
+        slot = self._slot_of(failed.task_id)
+        if slot is None:
+            return
+        self._events.append(failed)
+        for child in [child for child in slot.children if child.parent is slot]:
+            self._events.append(replace(failed, task_id=child.task_id))
+        self._release(slot, forget=slot.state is not SlotState.STARTED)
+
+    def _release(self, slot: Slot, n_generated: int | None = None, forget: bool = False) -> None:
+        """Make the slot idle; ``forget`` what it holds where that is not to be trusted."""
+        for child in [child for child in slot.children if child.parent is slot]:
+            self._release(child)
+        n = len(slot.generated) if n_generated is None else n_generated
+        counters = self.counters
+        self.counters = replace(
+            counters,
+            predicted_tokens=counters.predicted_tokens + n,
+            predicted_seconds=counters.predicted_seconds + max(0.0, slot.t_last - slot.t_first),
+            predicted_after_first=counters.predicted_after_first + max(0, n - 1),
+        )
+        slot.tokens = [] if forget else self._kept(slot, n)
+        slot.state, slot.parent, slot.children = SlotState.IDLE, None, []
+        slot.t_last_used = self._clock()
+        self._place_deferred(slot)
+
+    def _kept(self, slot: Slot, n_generated: int) -> list[int]:
+        """The tokens that the slot holds from now on; state that cannot be cut keeps the steps run ahead."""
+        if slot.state is not SlotState.GENERATING:
+            return slot.tokens
+        assert slot.task is not None
+        known = [*slot.task.tokens, *slot.generated]
+        kept = slot.n_prompt + max(0, n_generated - 1)
+        n = kept if self._states.can_truncate(slot.id, kept) else slot.n_cells
+        return known[:n] if n <= len(known) else []
+
+    def _place_deferred(self, slot: Slot) -> None:
+        """Tasks that asked for this slot go first, then the oldest that fits."""
+        mine = [task for task in self._deferred if task.id_slot == slot.id]
+        rest = [task for task in self._deferred if task.id_slot != slot.id]
+        self._deferred = []
+        for task in (*mine, *rest):
+            if not any(other.is_idle for other in self.slots) or not self._place(task):
+                self._deferred.append(task)
+
+    def _slot_of(self, task_id: int) -> Slot | None:
+        return next((s for s in self.slots if s.task_id == task_id and not s.is_idle), None)
+
+
+def _launch(slot: Slot, task: Task, task_id: int) -> None:
+    slot.task, slot.task_id = task, task_id
+    slot.state = SlotState.STARTED
+    slot.parent, slot.children = None, []
+    slot.n_past = slot.n_prompt_done = slot.n_launched = 0
+    slot.generated = []
+
+
+def _too_long(task: Task, n_ctx: int) -> Failed:
+    n = len(task.tokens)
+    message = f"request ({n} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
+    return Failed(task.id, "exceed_context_size_error", message, {"n_prompt_tokens": n, "n_ctx": n_ctx})

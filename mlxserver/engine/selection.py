@@ -1,0 +1,51 @@
+"""Which slot a new task gets (reference rules: requested id, similarity, least recently used)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlxserver.engine.slot import Slot
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    n = min(len(a), len(b))
+    if tuple(a[:n]) == tuple(b[:n]):
+        return n
+    low, high = 0, n
+    while low < high:  # the longest equal prefix by halving: slices compare at C speed
+        middle = (low + high + 1) // 2
+        if tuple(a[low:middle]) == tuple(b[low:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def select_slot(slots: Sequence[Slot], id_slot: int, tokens: Sequence[int], similarity: float) -> Slot | None:
+    """The slot for a prompt, or None when the task has to wait.
+
+    ``similarity`` is the least share of the prompt that a slot's state must already hold (0 turns it off).
+    """
+    if id_slot >= 0:
+        slot = slots[id_slot % len(slots)]
+        return slot if slot.is_idle else None
+    return _most_similar(slots, tokens, similarity) or _least_recently_used(slots)
+
+
+def _most_similar(slots: Sequence[Slot], tokens: Sequence[int], threshold: float) -> Slot | None:
+    best, best_similarity = None, 0.0
+    if threshold == 0 or not tokens:
+        return None
+    for slot in slots:
+        if slot.is_idle and slot.tokens:
+            similarity = common_prefix(slot.tokens, tokens) / len(tokens)
+            if similarity > best_similarity and similarity > threshold:
+                best, best_similarity = slot, similarity
+    return best
+
+
+def _least_recently_used(slots: Sequence[Slot]) -> Slot | None:
+    """Ties go to the highest id, so that a fresh server fills its slots from the last one on."""
+    idle = [slot for slot in slots if slot.is_idle]
+    return min(idle, key=lambda slot: (slot.t_last_used, -slot.id), default=None)

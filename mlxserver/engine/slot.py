@@ -1,0 +1,93 @@
+"""A slot: one sequence's place in the engine, and the task that it works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mlxserver.engine.task import SlotView, Task
+
+
+class SlotState(Enum):
+    IDLE = "idle"
+    STARTED = "started"
+    PROMPT = "processing prompt"
+    WAIT_PARENT = "wait for parent"
+    GENERATING = "generating"
+
+
+@dataclass(slots=True)
+class Slot:
+    """``tokens`` are those whose state the slot holds, as far as they are known on the host.
+
+    While generating, steps run ahead of the tokens that came back: ``n_launched`` counts the sampled
+    tokens asked for, ``generated`` holds those that arrived.
+    """
+
+    id: int
+    n_ctx: int
+    state: SlotState = SlotState.IDLE
+    tokens: list[int] = field(default_factory=list)
+    t_last_used: float = -1.0
+
+    task: Task | None = None
+    task_id: int = -1
+    parent: Slot | None = None
+    children: list[Slot] = field(default_factory=list)
+
+    n_past: int = 0
+    """Prompt tokens taken over from the slot's earlier state."""
+    n_prompt_done: int = 0
+    n_launched: int = 0
+    generated: list[int] = field(default_factory=list)
+    t_start: float = 0.0
+    t_first: float = 0.0
+    t_last: float = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.state is SlotState.IDLE
+
+    @property
+    def n_prompt(self) -> int:
+        return len(self.task.tokens) if self.task else 0
+
+    @property
+    def limit(self) -> int:
+        """Tokens that may be sampled: the request's bound or the room in the context."""
+        assert self.task is not None
+        room = self.n_ctx - self.n_prompt
+        return room if self.task.n_predict < 0 else min(room, max(1, self.task.n_predict))
+
+    @property
+    def n_cells(self) -> int:
+        """Cells that the slot's state takes, steps in flight included."""
+        if self.state is SlotState.GENERATING:
+            return self.n_prompt + max(0, self.n_launched - 1)
+        return len(self.tokens)
+
+    def n_next(self, n_batch: int) -> int:
+        """Cells that the next step may add."""
+        if self.state is SlotState.GENERATING:
+            return 1
+        return min(self.n_prompt - self.n_prompt_done, n_batch) if self.state is SlotState.PROMPT else 0
+
+    def view(self, with_tokens: bool) -> SlotView:
+        busy = not self.is_idle
+        n_remain = -1
+        if busy and self.task is not None and self.task.n_predict >= 0:
+            n_remain = max(1, self.task.n_predict) - len(self.generated)
+        return SlotView(
+            id=self.id,
+            n_ctx=self.n_ctx,
+            is_processing=busy,
+            task_id=self.task_id,
+            n_prompt_tokens=len(self.tokens),
+            n_prompt_tokens_processed=self.n_prompt_done - self.n_past if busy else 0,
+            n_prompt_tokens_cache=self.n_past if busy else 0,
+            settings=self.task.settings if self.task else None,
+            has_next_token=busy,
+            n_remain=n_remain,
+            n_decoded=len(self.generated) if busy else 0,
+            tokens=tuple(self.tokens) if with_tokens else (),
+        )

@@ -1,0 +1,86 @@
+"""A layer whose state has no columns to address: sliding windows, recurrent state, lists of both.
+
+Every row owns a cache of mlx-lm with a batch of 1; rows that decode together are merged into mlx-lm's
+batch cache and taken apart again when the set of rows changes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+Cache = Any
+
+
+class BatchedState:
+    """``fresh`` makes this layer's empty cache. A row without a cache is empty."""
+
+    def __init__(self, fresh: Callable[[], Cache]) -> None:
+        self._fresh = fresh
+        self._single: dict[int, Cache] = {}
+        self._batch: Cache = None
+        self._batch_rows: tuple[int, ...] = ()
+
+    def one(self, row: int) -> Cache:
+        """The row's cache with a batch of 1."""
+        if row in self._batch_rows:
+            self._take_apart()
+        if row not in self._single:
+            self._single[row] = self._fresh()
+        return self._single[row]
+
+    def many(self, rows: tuple[int, ...]) -> Cache:
+        """The rows' caches merged in this order."""
+        if rows != self._batch_rows:
+            self._take_apart()
+            caches = [self._single.pop(row) for row in rows]
+            self._batch = type(caches[0]).merge(caches)
+            self._batch_rows = rows
+        return self._batch
+
+    def clear(self, row: int) -> None:
+        if row in self._batch_rows:
+            self._take_apart()
+        self._single.pop(row, None)
+
+    def drop(self, row: int) -> None:
+        """Forget a row after a failed step; the other rows of its batch failed with it."""
+        if row in self._batch_rows:
+            self._batch, self._batch_rows = None, ()
+        self._single.pop(row, None)
+
+    def trim(self, row: int, n: int) -> None:
+        """Drop the last ``n`` tokens; the caller has made sure that the cache can."""
+        self.one(row).trim(n)
+
+    def can_trim(self, row: int) -> bool:
+        return bool(self.one(row).is_trimmable())
+
+    def copy(self, source: int, target: int) -> None:
+        """Arrays are immutable, so that the copy shares them until either row goes on."""
+        self._single[target] = copy.deepcopy(self.one(source))
+
+    def swap(self, a: int, b: int) -> None:
+        one_a, one_b = self.one(a), self.one(b)
+        self._single[a], self._single[b] = one_b, one_a
+
+    def _take_apart(self) -> None:
+        for index, row in enumerate(self._batch_rows):
+            self._single[row] = self._batch.extract(index)
+        self._batch, self._batch_rows = None, ()
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        caches = [*self._single.values(), *([self._batch] if self._batch is not None else [])]
+        return [leaf for cache in caches if not cache.empty() for leaf in _leaves(cache.state)]
+
+
+def _leaves(state: Any) -> list[mx.array]:
+    if isinstance(state, mx.array):
+        return [state]
+    if isinstance(state, (list, tuple)):
+        return [leaf for part in state for leaf in _leaves(part)]
+    return []

@@ -1,0 +1,156 @@
+"""The state of all slots over all layers: which row a slot has, how long it is, and what can be done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from mlxserver.kv.batched_state import BatchedState
+from mlxserver.kv.slot_kv import BlockView, RowBlock, RowSpan, RowView, SlotKV
+
+Layer = SlotKV | BatchedState
+
+
+class SlotStates:
+    """``make_cache`` is the model's: it gives the empty mlx-lm caches of one sequence, one a layer.
+
+    Slots are named by their number; rows are where their state lies. The rows of the slots that decode
+    are kept next to each other, so that a step reads one slice of every buffer.
+    """
+
+    def __init__(
+        self, make_cache: Callable[[], list[Any]], n_slots: int, key_type: mx.Dtype, value_type: mx.Dtype
+    ) -> None:
+        self._layers = [
+            _layer(cache, index, make_cache, key_type, value_type) for index, cache in enumerate(make_cache())
+        ]
+        self._row = list(range(n_slots - 1, -1, -1))  # fresh slots are taken last first; rows from the front
+        self._length = [0] * n_slots
+        self.alone = [name for cache in make_cache() if (name := _cannot_batch(cache))]
+        """Names of cache classes that mlx-lm cannot batch; such a model decodes its slots one by one."""
+
+    def length(self, slot: int) -> int:
+        """Tokens whose state the slot holds."""
+        return self._length[slot]
+
+    @property
+    def is_plain(self) -> bool:
+        """Every layer is plain attention: any slot can be cut at any position."""
+        return all(isinstance(layer, SlotKV) for layer in self._layers)
+
+    def can_truncate(self, slot: int, n: int) -> bool:
+        """Whether the slot's state can be cut back to exactly its first ``n`` tokens."""
+        if n in (0, self._length[slot]) or self.is_plain:
+            return True
+        states = [layer for layer in self._layers if isinstance(layer, BatchedState)]
+        return all(layer.can_trim(self._row[slot]) for layer in states)
+
+    def truncate(self, slot: int, n: int) -> None:
+        """Keep the first ``n`` tokens. Raises ValueError where ``can_truncate`` is false."""
+        drop = self._length[slot] - n
+        if drop == 0:
+            return
+        if not self.can_truncate(slot, n):
+            raise ValueError(f"the state of slot {slot} cannot be cut from {self._length[slot]} to {n} tokens")
+        for layer in self._layers:
+            if isinstance(layer, BatchedState):
+                if n == 0:
+                    layer.clear(self._row[slot])
+                else:
+                    layer.trim(self._row[slot], drop)
+        self._length[slot] = n
+
+    def drop(self, slot: int) -> None:
+        """Forget everything about a slot whose state is not to be trusted."""
+        for layer in self._layers:
+            if isinstance(layer, BatchedState):
+                layer.drop(self._row[slot])
+        self._length[slot] = 0
+
+    def copy(self, source: int, target: int) -> None:
+        """Give slot ``target`` the whole state of slot ``source``."""
+        n = self._length[source]
+        for layer in self._layers:
+            if isinstance(layer, SlotKV):
+                layer.copy(self._row[source], self._row[target], n)
+            else:
+                layer.copy(self._row[source], self._row[target])
+        self._length[target] = n
+
+    def prompt_chunk(self, slot: int, n_new: int) -> list[Any]:
+        """One cache a layer for ``n_new`` tokens of this slot alone; the slot is that much longer then."""
+        span = RowSpan(self._row[slot], self._length[slot], n_new)
+        self._length[slot] += n_new
+        return [
+            RowView(layer, span) if isinstance(layer, SlotKV) else layer.one(span.row)
+            for layer in self._layers
+        ]
+
+    def decode(self, slots: Sequence[int]) -> list[Any]:
+        """One cache a layer for one token of each of ``slots``, in the order of ``arrange``."""
+        if len(slots) == 1:
+            return self.prompt_chunk(slots[0], 1)
+        rows = tuple(self._row[slot] for slot in slots)
+        block = RowBlock(rows[0], rows[-1] + 1, tuple(self._length[slot] for slot in slots))
+        for slot in slots:
+            self._length[slot] += 1
+        return [
+            BlockView(layer, block) if isinstance(layer, SlotKV) else layer.many(rows)
+            for layer in self._layers
+        ]
+
+    def arrange(self, slots: Sequence[int]) -> list[int]:
+        """Move rows so that those of ``slots`` lie next to each other; the slots in the order of their rows."""
+        rows = {self._row[slot] for slot in slots}
+        if len(slots) > 1 and max(rows) - min(rows) >= len(slots):
+            block = _best_block(rows, len(self._row))
+            holes = [row for row in block if row not in rows]
+            for row, hole in zip(sorted(rows - set(block)), holes, strict=True):
+                self._swap_rows(row, hole)
+        return sorted(slots, key=lambda slot: self._row[slot])
+
+    def arrays(self) -> list[mx.array]:
+        """Everything that must be evaluated for the state to stand on its own."""
+        return [array for layer in self._layers for array in layer.arrays]
+
+    def _swap_rows(self, a: int, b: int) -> None:
+        slot_a, slot_b = self._row.index(a), self._row.index(b)
+        for layer in self._layers:
+            if isinstance(layer, SlotKV):
+                layer.swap(a, b, self._length[slot_a], self._length[slot_b])
+            else:
+                layer.swap(a, b)
+        self._row[slot_a], self._row[slot_b] = b, a
+
+
+def kv_dtype(name: str) -> mx.Dtype:
+    """The array type of a KV type of llama.cpp. Raises KeyError for the quantised ones."""
+    return {"f32": mx.float32, "f16": mx.float16, "bf16": mx.bfloat16}[name]
+
+
+def _layer(
+    cache: Any, index: int, make_cache: Callable[[], list[Any]], key_type: mx.Dtype, value_type: mx.Dtype
+) -> Layer:
+    from mlx_lm.models.cache import KVCache
+
+    if type(cache) is KVCache:
+        return SlotKV(key_type, value_type)
+    return BatchedState(lambda: make_cache()[index])
+
+
+def _cannot_batch(cache: Any) -> str | None:
+    from mlx_lm.models.cache import CacheList
+
+    if isinstance(cache, CacheList):
+        return next((name for part in cache.caches if (name := _cannot_batch(part))), None)
+    return None if hasattr(cache, "merge") else type(cache).__name__
+
+
+def _best_block(rows: set[int], n_rows: int) -> range:
+    """The run of ``len(rows)`` neighbours that holds most of ``rows``: the fewest moves."""
+    width = len(rows)
+    starts = range(n_rows - width + 1)
+    best = max(starts, key=lambda lo: sum(row in rows for row in range(lo, lo + width)))
+    return range(best, best + width)
