@@ -130,6 +130,8 @@ class Engine:
 
 
 def _assemble(model: Model, config: EngineConfig) -> tuple[Scheduler, Runner]:
+    import mlx.core as mx
+
     from mlxserver.engine.batch_check import rows_agree
     from mlxserver.kv.slot_states import SlotStates, kv_dtype
     from mlxserver.models.caches import cache_maker
@@ -146,4 +148,6 @@ def _assemble(model: Model, config: EngineConfig) -> tuple[Scheduler, Runner]:
         alone = True
     tokenizer = model.tokenizer
     scheduler = Scheduler(config, states, tokenizer.eog_ids)
-    return scheduler, Runner(model.module, states, Sampler(tokenizer), alone)
+    n_logits = model.module(mx.array([[0]])).shape[-1]  # a padded head is wider than the vocabulary
+    sampler = Sampler(n_logits, tokenizer.eog_ids, tokenizer)
+    return scheduler, Runner(model.module, states, sampler, alone)

@@ -12,7 +12,8 @@ import mlx.core as mx
 from mlxserver.engine.plan import Chunk, Decode, Join, Plan, Result, SampledToken
 from mlxserver.engine.task import Failed
 from mlxserver.kv.slot_states import SlotStates
-from mlxserver.sampling.sampler import Sampled, Sampler, SamplerError
+from mlxserver.sampling.params import SamplerError
+from mlxserver.sampling.sampler import Sampled, Sampler
 
 log = logging.getLogger("mlxserver.srv")
 
@@ -22,14 +23,10 @@ class Step:
     """A plan whose work was handed to the device; ``Runner.collect`` waits for it."""
 
     plan: Plan
-    rows: list[Decode] = field(default_factory=list)
-    """The decodes in the order of the batch."""
     sampled: list[tuple[list[Decode], Sampled]] = field(default_factory=list)
+    """A group of rows in the order of its batch, and what it gave."""
     marker: mx.array | None = None
     failures: list[Failed] = field(default_factory=list)
-
-    def failed(self, task_id: int) -> bool:
-        return any(failure.task_id == task_id for failure in self.failures)
 
 
 class Runner:
@@ -44,7 +41,9 @@ class Runner:
         self._states = states
         self._sampler = sampler
         self._alone = alone
+        self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
+        """Slot -> the task whose sampler it has; a task that failed has none."""
         self._inputs: dict[int, mx.array] = {}
         """(1,) arrays: the next input of a slot whose last token is not in ``_last``."""
         self._last: tuple[list[int], mx.array] = ([], mx.array([], dtype=mx.int32))
@@ -55,18 +54,21 @@ class Runner:
 
     def launch(self, plan: Plan) -> Step:
         step = Step(plan)
+        # the plan may have been made before the failures of the step ahead of it were known
+        broken = {failure.task_id for failure in self._ahead.failures}
+        self._ahead = step
         for cut in plan.cuts:
             self._states.truncate(cut.slot, cut.n)
         for chunk in plan.chunks:
-            if not step.failed(chunk.task_id):
+            if chunk.task_id not in broken:
                 self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
         for share in plan.shares:
             for target in share.targets:
                 self._states.copy(share.source, target)
         for join in plan.joins:
-            if not step.failed(join.task_id):
+            if join.task_id not in broken | {failure.task_id for failure in step.failures}:
                 self._guard(step, [join], lambda join=join: self._join(join))
-        decodes = [decode for decode in plan.decodes if not step.failed(decode.task_id)]
+        decodes = [decode for decode in plan.decodes if self._task_of.get(decode.slot) == decode.task_id]
         for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
             self._guard(step, group, lambda group=group: self._decode(step, group))
         return step
@@ -140,6 +142,8 @@ class Runner:
         except SamplerError as error:
             message = f"Failed to initialize samplers: {error}"
             step.failures += [Failed(item.task_id, "invalid_request_error", message) for item in items]
+            for item in items:
+                self._task_of.pop(item.slot, None)
         except Exception:
             log.exception("a step failed")
             step.failures += [Failed(item.task_id, "server_error", "Compute error.") for item in items]

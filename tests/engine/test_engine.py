@@ -1,0 +1,310 @@
+"""The engine thread on tiny models: what a task gives does not depend on what runs beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.engine import Engine
+from mlxserver.engine.mailbox import Cancel, StopAt, Submit
+from mlxserver.engine.task import Event, Failed, Finished, Started, Task, Token
+from mlxserver.models.caches import cache_maker
+from mlxserver.models.model import Model, ModelInfo
+from mlxserver.sampling.params import SamplingParams
+from tests.models import tiny
+
+GREEDY = SamplingParams(temperature=0.0)
+CONFIG = EngineConfig(
+    n_slots=4,
+    n_ctx=2048,
+    n_ctx_slot=512,
+    kv_unified=False,
+    n_batch=64,
+    n_ubatch=32,
+    cont_batching=True,
+    slot_prompt_similarity=0.1,
+    cache_type_k="f32",
+    cache_type_v="f32",
+)
+PROMPTS: list[tuple[int, ...]] = [
+    (5, 17, 200, 33, 8),
+    (90, 14, 3),
+    tuple(range(40, 63)),
+    (7,) * 9 + (100, 101),
+]
+
+
+class Letters:
+    """A vocabulary in which token i is the byte i; nothing ends a generation unless ``eog_ids`` says so."""
+
+    n_vocab = tiny.VOCAB
+    bos_id = eos_id = fim_pre = fim_suf = fim_mid = fim_rep = fim_sep = -1
+    add_bos = add_eos = False
+
+    def __init__(self, eog_ids: frozenset[int] = frozenset()) -> None:
+        self.eog_ids = eog_ids
+
+    def encode(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def piece(self, token: int, special: bool = True) -> bytes:
+        return bytes([token])
+
+    def decode(self, tokens: Sequence[int], special: bool = True) -> bytes:
+        return bytes(tokens)
+
+    def is_special(self, token: int) -> bool:
+        return False
+
+
+class Bench:
+    """An engine whose events are collected by task."""
+
+    def __init__(self, module: Any, eog_ids: frozenset[int] = frozenset(), **changes: Any) -> None:
+        info = ModelInfo("tiny", "tiny", tiny.VOCAB, 512, tiny.HIDDEN, 0, 0, "all F32")
+        self.events: list[Event] = []
+        self.changed = threading.Condition()
+        ready = threading.Event()
+        errors: list[Exception] = []
+        config = replace(CONFIG, **changes)
+
+        def failed(error: Exception) -> None:
+            errors.append(error)
+            ready.set()
+
+        def load() -> tuple[Model, EngineConfig]:
+            built = module() if callable(module) and not hasattr(module, "parameters") else module
+            return Model(built, Letters(eog_ids), info), config
+
+        self.engine = Engine(load, self.emit, lambda model, config: ready.set(), failed)
+        self.engine.start()
+        assert ready.wait(60)
+        if errors:
+            raise errors[0]
+
+    def emit(self, events: list[Event]) -> None:
+        with self.changed:
+            self.events += events
+            self.changed.notify_all()
+
+    def submit(self, task_id: int, tokens: Sequence[int], **fields: Any) -> None:
+        self.engine.post(Submit(Task(task_id, tuple(tokens), **{"sampling": GREEDY, **fields})))
+
+    def of(self, task_id: int, kind: type) -> list[Any]:
+        with self.changed:
+            return [e for e in self.events if e.task_id == task_id and isinstance(e, kind)]
+
+    def wait(self, condition: Any, seconds: float = 60) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, seconds), "nothing came"
+
+    def finish(self, *task_ids: int) -> list[list[int]]:
+        def ended() -> bool:
+            done = {e.task_id for e in self.events if isinstance(e, (Finished, Failed))}
+            return done >= set(task_ids)
+
+        self.wait(ended)
+        return [[e.token for e in self.of(task_id, Token)] for task_id in task_ids]
+
+    def close(self) -> None:
+        self.engine.close(30)
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    bench = Bench(tiny.llama)
+    yield bench
+    bench.close()
+
+
+def oracle(module: Any, prompt: Sequence[int], n: int) -> list[int]:
+    cache = cache_maker(module)()
+    tokens, out = list(prompt), []
+    for _ in range(n):
+        logits = module(mx.array([tokens]), cache=cache)[:, -1]
+        tokens = [mx.argmax(logits, axis=-1).item()]
+        out += tokens
+    return out
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "gemma3", "mistral_sliding", "gpt_oss", "mamba2", "qwen3_next", "falcon_h1", "deepseek_v3"]
+)
+def test_batch_of_four_equals_alone_for_every_cache_kind(kind: str) -> None:
+    module = getattr(tiny, kind)()
+    want = [oracle(module, prompt, 20) for prompt in PROMPTS]
+    bench = Bench(getattr(tiny, kind))
+    try:
+        for i, prompt in enumerate(PROMPTS):
+            bench.submit(i, prompt, n_predict=20)
+        assert bench.finish(0, 1, 2, 3) == want
+        for i, prompt in enumerate(PROMPTS):  # again: on what the slots still hold
+            bench.submit(10 + i, prompt, n_predict=20)
+            assert bench.finish(10 + i) == [want[i]]
+    finally:
+        bench.close()
+
+
+def test_more_tasks_than_slots_all_finish_with_their_own_text(bench: Bench) -> None:
+    module = tiny.llama()
+    prompts = [[(7 * i + j) % 250 for j in range(3 + i % 5)] for i in range(13)]
+    for i, prompt in enumerate(prompts):
+        bench.submit(i, prompt, n_predict=5 + i)
+    got = bench.finish(*range(13))
+    assert got == [oracle(module, prompt, 5 + i) for i, prompt in enumerate(prompts)]
+
+
+def test_prefix_of_a_slot_is_reused_without_changing_the_text(bench: Bench) -> None:
+    prompt = list(range(60, 100))
+    bench.submit(0, prompt, n_predict=8)
+    (first,) = bench.finish(0)
+    longer = prompt + first + [3, 4]
+    bench.submit(1, longer, n_predict=8)
+    (second,) = bench.finish(1)
+    assert bench.of(1, Started)[0].n_past == len(prompt) + 7
+    assert second == oracle(tiny.llama(), longer, 8)
+
+
+def test_same_seed_same_text_alone_and_in_a_full_batch(bench: Bench) -> None:
+    params = SamplingParams(seed=7, temperature=1.0)
+    bench.submit(0, PROMPTS[0], sampling=params, n_predict=20, cache_prompt=False)
+    (alone,) = bench.finish(0)
+    for i in range(1, 5):
+        sampling = params if i == 3 else SamplingParams(seed=i, temperature=1.2, repeat_penalty=1.3)
+        bench.submit(i, PROMPTS[0] if i == 3 else PROMPTS[1], sampling=sampling, n_predict=20)
+    assert bench.finish(1, 2, 3, 4)[2] == alone
+    bench.submit(9, PROMPTS[0], sampling=replace(params, seed=8), n_predict=20)
+    assert bench.finish(9)[0] != alone
+
+
+def test_rows_that_need_the_host_run_beside_rows_that_do_not(bench: Bench) -> None:
+    want = oracle(tiny.llama(), PROMPTS[2], 20)
+    dry = SamplingParams(temperature=0.0, dry_multiplier=2.0, dry_allowed_length=1)
+    bench.submit(0, PROMPTS[2], n_predict=20)
+    bench.submit(1, PROMPTS[2], n_predict=20, sampling=dry)
+    assert bench.finish(0)[0] == want
+    assert len(bench.finish(1)[0]) == 20
+
+
+def test_children_sample_for_themselves_from_one_prompt(bench: Bench) -> None:
+    children = ((1, SamplingParams(seed=5, temperature=1.5)), (2, GREEDY))
+    bench.submit(0, PROMPTS[2], n_predict=12, children=children)
+    want = oracle(tiny.llama(), PROMPTS[2], 12)
+    got = bench.finish(0, 1, 2)
+    assert got[0] == got[2] == want
+    assert got[1] != want
+
+
+def test_probabilities_come_with_the_tokens(bench: Bench) -> None:
+    bench.submit(0, PROMPTS[0], n_predict=3, sampling=replace(GREEDY, n_probs=4))
+    bench.submit(1, PROMPTS[1], n_predict=3)
+    bench.finish(0, 1)
+    for token in bench.of(0, Token):
+        assert len(token.probs.top) == 4
+        assert token.probs.top[0].token == token.token == token.probs.chosen.token
+        assert token.probs.chosen.value == pytest.approx(token.probs.top[0].value)
+    assert all(token.probs is None for token in bench.of(1, Token))
+
+
+def test_end_of_generation_frees_the_slot() -> None:
+    stream = oracle(tiny.llama(), PROMPTS[0], 10)
+    bench = Bench(tiny.llama, frozenset({stream[4]}))
+    bench.submit(0, PROMPTS[0])
+    end = stream.index(stream[4])
+    assert bench.finish(0)[0] == stream[: end + 1]
+    assert bench.of(0, Finished)[0].reason == "eos"
+    assert not any(slot.is_processing for slot in bench.engine.snapshot().slots)
+    bench.close()
+
+
+@pytest.mark.parametrize("phase", ["queued", "prompt", "decode"])
+def test_cancel_frees_the_slot_within_a_step(phase: str) -> None:
+    bench = Bench(tiny.llama, n_slots=1, n_ctx_slot=8192, n_batch=32)
+    bench.submit(0, [1, 2, 3] if phase == "decode" else [i % 200 for i in range(7000)])
+    if phase == "queued":
+        bench.submit(1, [4, 5], n_predict=2)
+    victim = 1 if phase == "queued" else 0
+    bench.wait(lambda: any(isinstance(e, Token if phase == "decode" else Started) for e in bench.events))
+    bench.engine.post(Cancel(victim))
+    deadline = time.monotonic() + 10
+    while victim in {s.task_id for s in bench.engine.snapshot().slots if s.is_processing} or (
+        phase == "queued" and bench.engine.snapshot().deferred
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    bench.engine.post(Cancel(0))
+    bench.submit(5, PROMPTS[0], n_predict=4)
+    assert bench.finish(5)[0] == oracle(tiny.llama(), PROMPTS[0], 4)
+    assert bench.of(victim, Finished) == []
+    bench.close()
+
+
+def test_stop_keeps_what_the_text_used(bench: Bench) -> None:
+    bench.submit(0, PROMPTS[0])
+    bench.wait(lambda: sum(isinstance(e, Token) for e in bench.events) >= 5)
+    bench.engine.post(StopAt(0, 3))
+    bench.finish(0)
+    finished = bench.of(0, Finished)[0]
+    assert (finished.reason, finished.n_tokens) == ("stop", len(PROMPTS[0]) + 2)
+
+
+def test_a_failing_row_takes_only_its_own_request_down(bench: Bench) -> None:
+    bad = replace(GREEDY, repeat_penalty=float("nan"))
+    bench.submit(0, PROMPTS[0], n_predict=10)
+    bench.submit(1, PROMPTS[1], n_predict=10, sampling=bad)
+    bench.finish(0, 1)
+    failed = bench.of(1, Failed)[0]
+    assert failed.type == "invalid_request_error"
+    assert failed.message.startswith("Failed to initialize samplers: ")
+    assert [e.token for e in bench.of(0, Token)] == oracle(tiny.llama(), PROMPTS[0], 10)
+
+
+def test_an_error_in_a_step_fails_its_tasks_and_the_engine_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    module = tiny.llama()
+    broken = {"now": False}
+
+    class Fragile:
+        layers = module.layers
+
+        def __call__(self, *args: Any, **kwargs: Any) -> mx.array:
+            if broken["now"]:
+                raise RuntimeError("no memory")
+            return module(*args, **kwargs)
+
+    bench = Bench(lambda: Fragile())
+    bench.submit(0, PROMPTS[0], n_predict=200)
+    bench.wait(lambda: any(isinstance(e, Token) for e in bench.events))
+    broken["now"] = True
+    bench.finish(0)
+    broken["now"] = False
+    assert (bench.of(0, Failed)[0].type, bench.of(0, Failed)[0].message) == ("server_error", "Compute error.")
+    bench.submit(1, PROMPTS[0], n_predict=6)
+    assert bench.finish(1)[0] == oracle(module, PROMPTS[0], 6)
+    bench.close()
+
+
+def test_a_model_that_cannot_batch_decodes_its_slots_one_by_one() -> None:
+    module = tiny.build(
+        "gpt2", n_ctx=512, n_embd=32, n_head=4, n_layer=2, n_positions=512, layer_norm_epsilon=1e-5, vocab_size=256
+    )
+    want = [oracle(module, prompt, 10) for prompt in PROMPTS]
+    bench = Bench(lambda: module)
+    for i, prompt in enumerate(PROMPTS):
+        bench.submit(i, prompt, n_predict=10)
+    assert bench.finish(0, 1, 2, 3) == want
+    bench.close()
+
+
+def test_load_errors_are_reported_not_raised() -> None:
+    def load() -> Any:
+        raise OSError("no such file")
+
+    with pytest.raises(OSError, match="no such file"):
+        Bench(load)
