@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx.nn.layers.base import Module
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from mlxserver.models.errors import ModelError
@@ -21,7 +21,7 @@ def on_metal() -> bool:
 
 
 def compute_dtype(name: str, own: mx.Dtype) -> mx.Dtype:
-    """The dtype for the option's value; ``auto`` is 32 bits on the CPU and ``own``, the weights' type, on Metal."""
+    """The option's dtype; ``auto`` is float32 on the CPU and ``own``, the weights' type, on Metal."""
     if name == "auto":
         return own if on_metal() else mx.float32
     if name not in DTYPES:
@@ -30,7 +30,7 @@ def compute_dtype(name: str, own: mx.Dtype) -> mx.Dtype:
 
 
 def keeps_quantized(policy: WeightPolicy) -> bool:
-    """``auto`` dequantises on the CPU, where MLX multiplies quantised matrices far more slowly than floats."""
+    """``auto`` dequantises on the CPU, where MLX multiplies quantised matrices far slower than floats."""
     return policy == "keep" or (policy == "auto" and on_metal())
 
 
@@ -39,7 +39,7 @@ def float_type_name(dtype: mx.Dtype) -> str:
     return _FTYPES[dtype]
 
 
-def require_experts(module: nn.Module, dtype: mx.Dtype) -> None:
+def require_experts(module: Module, dtype: mx.Dtype) -> None:
     """MLX's CPU backend multiplies gathered matrices, the experts of a mixture, in 32-bit floats only."""
     if dtype != mx.float32 and not on_metal() and any(isinstance(m, SwitchLinear) for m in module.modules()):
         raise ModelError("a mixture-of-experts model runs in float32 only on the CPU")

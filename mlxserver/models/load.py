@@ -34,7 +34,7 @@ def load_model(
 ) -> tuple[Model, list[str]]:
     """Loads a model in the calling thread, which is to be the one that runs it; all weights are evaluated.
 
-    ``dtype``: ``auto``, ``float32``, ``float16`` or ``bfloat16``. ``weights``: whether quantised weights stay so.
+    ``dtype``: ``auto``, ``float32``, ``float16`` or ``bfloat16``. ``weights``: do quantised ones stay so.
     Returns the model and lines worth a log entry. Raises ModelError with a one-line message.
     """
     path = local_path(source)

@@ -14,7 +14,7 @@ VOCAB = 256
 HIDDEN = 32
 WINDOW = 16
 
-_COMMON = {
+COMMON = {
     "hidden_size": HIDDEN,
     "num_hidden_layers": 2,
     "intermediate_size": 48,
@@ -51,12 +51,12 @@ def _spread(path: str, value: mx.array) -> mx.array:
 
 def llama(**config: Any) -> nn.Module:
     """Plain attention."""
-    return build("llama", **{**_COMMON, "tie_word_embeddings": False, **config})
+    return build("llama", **{**COMMON, "tie_word_embeddings": False, **config})
 
 
 def qwen3(**config: Any) -> nn.Module:
     """Plain attention with normed queries and keys."""
-    return build("qwen3", **{**_COMMON, **_QWEN3, **config})
+    return build("qwen3", **{**COMMON, **_QWEN3, **config})
 
 
 _QWEN3 = {
@@ -82,7 +82,7 @@ def gemma3(**config: Any) -> nn.Module:
         "sliding_window": WINDOW,
         "sliding_window_pattern": 3,
     }
-    module = build("gemma3_text", **{**_COMMON, **gemma, **config})
+    module = build("gemma3_text", **{**COMMON, **gemma, **config})
     module.sanitize({})  # mlx-lm ties the embeddings where the weights have no lm_head
     return module
 
@@ -98,12 +98,12 @@ def gpt_oss(**config: Any) -> nn.Module:
         "intermediate_size": 32,
         "layer_types": ["sliding_attention", "full_attention"],
     }
-    return build("gpt_oss", **{**_COMMON, **moe, **config})
+    return build("gpt_oss", **{**COMMON, **moe, **config})
 
 
 def mixtral(**config: Any) -> nn.Module:
     """Plain attention, mixture of experts."""
-    return build("mixtral", **{**_COMMON, "num_local_experts": 4, "rope_theta": 10000.0, **config})
+    return build("mixtral", **{**COMMON, "num_local_experts": 4, "rope_theta": 10000.0, **config})
 
 
 def mamba2(**config: Any) -> nn.Module:
@@ -148,7 +148,7 @@ def qwen3_next(**config: Any) -> nn.Module:
         "max_position_embeddings": 512,
         "head_dim": 16,
     }
-    return build("qwen3_next", **{**_COMMON, **hybrid, **config})
+    return build("qwen3_next", **{**COMMON, **hybrid, **config})
 
 
 def falcon_h1(**config: Any) -> nn.Module:
@@ -166,7 +166,7 @@ def falcon_h1(**config: Any) -> nn.Module:
         "ssm_multipliers": [1.0] * 5,
         "rope_theta": 10000.0,
     }
-    return build("falcon_h1", **{**_COMMON, **hybrid, **config})
+    return build("falcon_h1", **{**COMMON, **hybrid, **config})
 
 
 def deepseek_v3(**config: Any) -> nn.Module:
@@ -183,7 +183,7 @@ def deepseek_v3(**config: Any) -> nn.Module:
         "first_k_dense_replace": 2,
         "max_position_embeddings": 512,
     }
-    return build("deepseek_v3", **{**_COMMON, **mla, **config})
+    return build("deepseek_v3", **{**COMMON, **mla, **config})
 
 
 ALL: dict[str, Callable[..., nn.Module]] = {

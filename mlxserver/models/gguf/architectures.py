@@ -1,6 +1,6 @@
 """One entry for every architecture: which mlx-lm class, its configuration, its tensor names.
 
-Names and conventions are those of llama.cpp's converter (``gguf-py/gguf/tensor_mapping.py``, ``conversion/``).
+Names and conventions are those of llama.cpp's converter (``gguf/tensor_mapping.py``, ``conversion/``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _ATTENTION = {
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
 }
+_SINKS = "self_attn.sinks"
+"""A parameter by itself, not a module with a ``weight``."""
 _QK_NORM = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _DENSE = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 _SHARED_EXPERT = {
@@ -50,7 +52,7 @@ class Architecture:
     """How a GGUF architecture becomes a model of ``mlx_lm.models.<model_type>``.
 
     ``layer`` maps the tensor names within ``blk.N`` to module paths within ``model.layers.N``.
-    ``permuted``: the rows of the query and key matrices are in the order of ggml's interleaved rotary embedding.
+    ``permuted``: the rows of queries and keys are in the order of ggml's interleaved rotary embedding.
     ``norm_offset``: norms are stored as the class's weight plus this.
     """
 
@@ -73,17 +75,19 @@ def lookup(file: ModelFile) -> Architecture:
 
 
 def model_config(file: ModelFile, architecture: Architecture) -> Config:
-    """The configuration as the class's ``ModelArgs.from_dict`` reads it; keys it has no use for are dropped there."""
+    """What the class's ``ModelArgs.from_dict`` reads; keys it has no use for are dropped there."""
     return {**_base_config(file, architecture.model_type), **architecture.config(file)}
 
 
 def module_path(tensor: str, architecture: Architecture) -> str:
-    """The mlx-lm parameter of a GGUF tensor: ``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
+    """``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``; empty for an unknown tensor."""
     stem, _, suffix = tensor.rpartition(".")
     if stem.startswith("blk."):
         _, number, part = stem.split(".", 2)
         path = architecture.layer.get(part)
-        return "" if path is None else f"model.layers.{number}.{path}.{suffix}"
+        if path == _SINKS:
+            return f"model.layers.{number}.{path}"
+        return f"model.layers.{number}.{path}.{suffix}" if path else ""
     return f"{_TOP[stem]}.{suffix}" if stem in _TOP else ""
 
 
@@ -247,7 +251,7 @@ _MOE = _experts("mlp.gate", "mlp.switch_mlp")
 _GPT_OSS_LAYER = {
     **_ATTENTION,
     **_experts("mlp.router", "mlp.experts"),
-    "attn_sinks": "self_attn.sinks",
+    "attn_sinks": _SINKS,
     "post_attention_norm": "post_attention_layernorm",
 }
 

@@ -1,8 +1,8 @@
 """GGUF's quantised blocks as MLX's: the same integers, another order of bits.
 
-MLX's affine format keeps a row of ``bits``-wide integers as one little-endian bit stream and one scale and bias
-for every ``group`` values: ``value = scale * integer + bias``. Each type here maps onto it with the same values
-bit for bit in 32-bit floats, since scale times integer is exact there and the bias is added last in both.
+MLX's affine format keeps a row of ``bits``-wide integers as one little-endian bit stream, and one scale and
+bias for every group of values: ``value = scale * integer + bias``. Each type here maps onto it without a change
+of value in 32-bit floats, since scale times integer is exact there and the bias is added last in both.
 Block layouts: ggml's ``ggml-common.h``, as in ``gguf.quants``.
 """
 
@@ -19,7 +19,7 @@ from gguf.constants import GGMLQuantizationType as Type
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Codes = tuple[Bytes, Floats, Floats]
-"""Integers of shape (groups, 32) or already packed to (groups, 4 * bits) bytes, scales (groups,), biases (groups,)."""
+"""The bit stream of each group, (groups, 4 * bits) bytes; scales (groups,); biases (groups,)."""
 
 GROUP = 32
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 from gguf.constants import GGMLQuantizationType as Type
-from mlx.utils import tree_flatten
+from mlx.nn.layers.base import Module
 
 from mlxserver.models.device import (
     WeightPolicy,
@@ -29,6 +28,7 @@ from mlxserver.models.gguf.model_file import ModelFile, open_model
 from mlxserver.models.gguf.sampling import sampling_defaults
 from mlxserver.models.gguf.weights import Loaded, load_weights
 from mlxserver.models.model import Model, ModelInfo, Tokenizer
+from mlxserver.models.parameters import n_bytes
 
 
 def load_gguf(
@@ -57,21 +57,19 @@ def file_type_loaded(file: ModelFile, loaded: Loaded, dtype: mx.Dtype) -> str:
     return file_type(file.metadata, file.tensors) if loaded.packed else float_type_name(dtype)
 
 
-def _build(file: ModelFile, architecture: Architecture) -> nn.Module:
+def _build(file: ModelFile, architecture: Architecture) -> Module:
     config = model_config(file, architecture)
     arch = importlib.import_module(f"mlx_lm.models.{architecture.model_type}")
     try:
-        module: nn.Module = arch.Model(arch.ModelArgs.from_dict(config))
+        module: Module = arch.Model(arch.ModelArgs.from_dict(config))
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError) as error:
-        raise ModelError(
-            f"{file.path}: the metadata describe no model of the kind {file.architecture!r}"
-        ) from error
+        raise ModelError(f"{file.path}: the metadata describe no {file.architecture!r} model") from error
     if config["tie_word_embeddings"]:
         _tie(module)
     return module
 
 
-def _tie(module: nn.Module) -> None:
+def _tie(module: Module) -> None:
     """Some of mlx-lm's classes tie the embeddings only in ``sanitize``, when the weights have no head."""
     if "lm_head" in module and getattr(module, "tie_word_embeddings", None) is False:
         module.tie_word_embeddings = True
@@ -93,7 +91,7 @@ def _tokenizer(file: ModelFile) -> Tokenizer:
         raise ModelError(f"{file.path}: the vocabulary is damaged or of an unknown kind: {error}") from error
 
 
-def _info(file: ModelFile, name: str, module: nn.Module, tokenizer: Tokenizer, ftype: str) -> ModelInfo:
+def _info(file: ModelFile, name: str, module: Module, tokenizer: Tokenizer, ftype: str) -> ModelInfo:
     kv = file.hyperparameters
     return ModelInfo(
         path=name,
@@ -102,7 +100,7 @@ def _info(file: ModelFile, name: str, module: nn.Module, tokenizer: Tokenizer, f
         n_ctx_train=kv.count("context_length"),
         n_embd=kv.count("embedding_length"),
         n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
-        size=sum(value.nbytes for _, value in tree_flatten(module.parameters())),
+        size=_size(file, module),
         ftype=ftype,
         bos_text=_piece(tokenizer, tokenizer.bos_id),
         eos_text=_piece(tokenizer, tokenizer.eos_id),
@@ -110,6 +108,12 @@ def _info(file: ModelFile, name: str, module: nn.Module, tokenizer: Tokenizer, f
         chat_template_tool_use=_text(file.metadata, "tokenizer.chat_template.tool_use"),
         sampling_defaults=sampling_defaults(file.metadata),
     )
+
+
+def _size(file: ModelFile, module: Module) -> int:
+    """Bytes of all parameters and of the rope factors, which llama.cpp counts too."""
+    factors = sum(tensor.data.nbytes for name, tensor in file.tensors.items() if name in rope.TENSORS)
+    return factors + n_bytes(module)
 
 
 def _piece(tokenizer: Tokenizer, token: int) -> str:

@@ -196,10 +196,9 @@ class _Reader:
         n_rows = 1
         for size in shape[:-1]:
             n_rows *= size
-        if at + n_rows * row_bytes > self._size:
-            raise _Damaged(
-                f"the tensor {name!r} ends {at + n_rows * row_bytes - self._size} bytes after the file"
-            )
+        missing = at + n_rows * row_bytes - self._size
+        if missing > 0:
+            raise _Damaged(f"the tensor {name!r} ends {missing} bytes after the file")
         return np.frombuffer(self._content, np.uint8, n_rows * row_bytes, at).reshape(n_rows, row_bytes)
 
 

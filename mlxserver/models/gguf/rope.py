@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 from gguf.constants import GGMLQuantizationType
+from mlx.nn.layers.base import Module
 
 from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf.model_file import ModelFile
@@ -19,7 +19,7 @@ TENSORS = frozenset({FREQUENCIES, LONG, SHORT})
 
 
 def rope_scaling(file: ModelFile) -> dict[str, Any] | None:
-    """mlx-lm's ``rope_scaling``, or None for plain rotary embedding. Raises ModelError for an unknown kind."""
+    """mlx-lm's ``rope_scaling``, or None for a plain one. Raises ModelError for an unknown kind."""
     if LONG in file.tensors:
         return _longrope(file)
     if FREQUENCIES in file.tensors:
@@ -37,7 +37,7 @@ def rope_scaling(file: ModelFile) -> dict[str, Any] | None:
     raise ModelError(f"the rope scaling {kind!r} is not supported")
 
 
-def set_frequencies(module: nn.Module, file: ModelFile) -> None:
+def set_frequencies(module: Module, file: ModelFile) -> None:
     """Divides every layer's frequencies by the factors in ``rope_freqs.weight``, where there are any."""
     if FREQUENCIES not in file.tensors:
         return
@@ -48,9 +48,8 @@ def set_frequencies(module: nn.Module, file: ModelFile) -> None:
         if hasattr(rope, "_freqs"):
             if 2 * len(factors) != rope.dims:
                 raise ModelError(f"{file.path}: {len(factors)} rope factors for {rope.dims} dimensions")
-            rope._freqs = base ** (mx.arange(0, rope.dims, 2, dtype=mx.float32) / rope.dims) * mx.array(
-                factors
-            )
+            wavelengths = base ** (mx.arange(0, rope.dims, 2, dtype=mx.float32) / rope.dims)
+            rope._freqs = wavelengths * mx.array(factors)
 
 
 def _longrope(file: ModelFile) -> dict[str, Any]:
