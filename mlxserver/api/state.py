@@ -1,23 +1,25 @@
-"""What every handler may read: one object per server, on ``request.app.state.server``."""
+"""What every handler may read: one object per server."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from starlette.requests import Request
+from mlxserver.api.stream_replay import StreamRegistry
 
 if TYPE_CHECKING:
-    from mlxserver.api.stream_replay import StreamRegistry
+    from mlxserver.api.chat_json import ChatDialect
     from mlxserver.chat.template import ChatTemplate
     from mlxserver.engine.client import EngineClient
     from mlxserver.models.model import Model
+    from mlxserver.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What exists once the model is loaded. Of ``model`` only ``info`` and ``tokenizer`` are for this side."""
+    """What exists once the model is loaded. Of ``model`` only ``info`` and ``tokenizer`` are used here."""
 
     model: Model
     engine: EngineClient
@@ -30,8 +32,12 @@ class ServerState:
 
     options: Any
     ready: Ready | None = None
-    streams: StreamRegistry | None = None
-    started: float = field(default_factory=time.monotonic)
+    streams: StreamRegistry = field(default_factory=StreamRegistry)
+    chats: WeakValueDictionary[str, ChatDialect] = field(default_factory=WeakValueDictionary)
+    """Running chat completions by the id that their answers carry."""
+    metrics: Metrics | None = None
+    """Made when first asked for."""
+    started_us: int = field(default_factory=lambda: time.monotonic_ns() // 1000)
 
     @property
     def is_ready(self) -> bool:
@@ -58,9 +64,7 @@ class ServerState:
     @property
     def aliases(self) -> list[str]:
         """The ``--alias`` names, sorted as llama-server keeps them; without any, the model's own name."""
-        given = self.options.alias or ()
-        names = given.split(",") if isinstance(given, str) else given
-        return sorted({name.strip() for name in names if name.strip()}) or [self.own_name]
+        return sorted(self.options.alias) or [self.own_name]
 
     @property
     def own_name(self) -> str:
@@ -72,8 +76,3 @@ class ServerState:
     def model_name(self) -> str:
         """What responses call the model."""
         return self.aliases[0]
-
-
-def server_state(request: Request) -> ServerState:
-    """The state of the server that got ``request``."""
-    return cast(ServerState, request.app.state.server)

@@ -1,0 +1,44 @@
+"""The command: options, then log, then the server."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mlxserver.options import Exit, Options, parse_command_line, require_model
+from mlxserver.telemetry import log
+
+
+def main() -> int:
+    """Runs the server; the process's exit code."""
+    try:
+        options = parse_command_line(sys.argv[1:], os.environ)
+        require_model(options)
+        check_template(options)
+    except Exit as end:
+        sys.stdout.write(end.stdout)
+        sys.stderr.write(end.stderr)
+        return end.code
+    log.configure(options)
+    from mlxserver.serving import serve
+
+    return serve(options)
+
+
+def check_template(options: Options) -> None:
+    """Raises ``Exit`` for a ``--chat-template`` that cannot render a message."""
+    if not options.chat_template:
+        return
+    from mlxserver.chat.errors import ChatError
+    from mlxserver.chat.messages import Message
+    from mlxserver.chat.template import Chat, make_template
+
+    try:
+        make_template(options.chat_template, options.jinja).render(Chat((Message("user", "test"),)))
+    except ChatError as error:
+        text = f"error: the supplied chat template is not supported: {options.chat_template}\n{error}\n"
+        raise Exit(1, stderr=text) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

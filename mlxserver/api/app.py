@@ -1,0 +1,51 @@
+"""The ASGI application: gates in llama-server's order around the router."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mlxserver.api.auth import ApiKeys
+from mlxserver.api.cors import Cors
+from mlxserver.api.gates import Limits, Readiness
+from mlxserver.api.router import Router
+from mlxserver.api.routes import ROUTES
+from mlxserver.api.state import ServerState
+
+
+def make_app(state: ServerState) -> ASGIApp:
+    """CORS header, OPTIONS, readiness, key, route. Raises ``OSError`` where ``--path`` is no folder."""
+    options = state.options
+    if options.metrics and state.metrics is None:
+        from mlxserver.telemetry.metrics import Metrics
+
+        state.metrics = Metrics()
+    app: ASGIApp = Router(state, ROUTES, options.api_prefix, _files(options.path, options.api_prefix))
+    app = Limits(app, options.timeout)
+    if options.api_key:
+        app = ApiKeys(app, options.api_key)
+    return _HttpOnly(Cors(Readiness(app, state), options))
+
+
+class _HttpOnly:
+    """There are no WebSockets, and nothing to do at the start or end of the application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._app(scope, receive, send)
+
+
+def _files(folder: str, prefix: str) -> ASGIApp | None:
+    """The files of ``--path``, under the prefix."""
+    if not folder:
+        return None
+    from starlette.routing import Mount
+    from starlette.staticfiles import StaticFiles
+
+    try:
+        files = StaticFiles(directory=folder, html=True)
+    except RuntimeError:
+        raise NotADirectoryError(f"static assets path not found: {folder}") from None
+    return Mount(prefix, files) if prefix else files

@@ -1,0 +1,83 @@
+"""``/v1/chat/completions`` and what belongs to it: prompts, token counts, control."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mlxserver.api.chat_json import ChatDialect
+from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.completion_runner import respond
+from mlxserver.api.errors import invalid_request, not_supported
+from mlxserver.api.json_body import read_json
+from mlxserver.api.json_response import json_response
+from mlxserver.api.state import ServerState
+from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
+
+
+async def chat_completion(request: Request, state: ServerState) -> Response:
+    """OpenAI's chat completions, with every native field as well."""
+    chat = await _read_chat(request, state)
+    if chat.unmet:
+        raise not_supported(f"not yet implemented: {', '.join(chat.unmet)}")
+
+    def dialect(wanted: CompletionRequest) -> ChatDialect:
+        made = ChatDialect(wanted, state.model_name, chat.prompt.prefill)
+        state.chats[made.id] = made
+        return made
+
+    return await respond(request, state, chat.fields, dialect)
+
+
+async def apply_template(request: Request, state: ServerState) -> Response:
+    """The prompt that a chat becomes."""
+    chat = await _read_chat(request, state)
+    return json_response({"prompt": chat.prompt.text})
+
+
+async def count_input_tokens(request: Request, state: ServerState) -> Response:
+    """How many tokens a chat's prompt has, BOS included."""
+    chat = await _read_chat(request, state)
+    tokens = state.model.tokenizer.encode(chat.prompt.text, add_special=True, parse_special=True)
+    return json_response({"input_tokens": len(tokens), "object": "response.input_tokens"})
+
+
+async def control_chat(request: Request, state: ServerState) -> Response:
+    """Ends the reasoning of a running completion; none can be ended until reasoning is parsed."""
+    body = await read_json(request)
+    fields = body if isinstance(body, dict) else {}
+    completion_id = fields.get("id")
+    if not isinstance(completion_id, str) or not completion_id:
+        raise invalid_request("missing completion id")
+    if fields.get("action") != "reasoning_end":
+        raise invalid_request("unknown control action")
+    is_running = completion_id in state.chats
+    reason = "reasoning control not enabled for this completion" if is_running else _NOT_RUNNING
+    return json_response({"success": False, "message": reason})
+
+
+_NOT_RUNNING = "no active completion for this id"
+
+
+def chat_settings(state: ServerState) -> ChatSettings:
+    """The command line's say on chats; it thinks where the template can, unless it is told not to."""
+    options = state.options
+    kwargs: dict[str, Any] = dict(options.chat_template_kwargs)
+    if options.reasoning_effort != "default":
+        kwargs["reasoning_effort"] = options.reasoning_effort
+    if options.reasoning != "auto":
+        kwargs["enable_thinking"] = options.reasoning == "on"
+    if options.reasoning_preserve is not None:
+        kwargs["preserve_reasoning"] = options.reasoning_preserve
+    return ChatSettings(
+        use_jinja=options.jinja,
+        prefill_assistant=options.prefill_assistant,
+        enable_thinking=options.reasoning != "off" and options.jinja and state.template.supports_thinking,
+        kwargs=kwargs,
+    )
+
+
+async def _read_chat(request: Request, state: ServerState) -> ChatRequest:
+    return parse_chat(await read_json(request), state.template, chat_settings(state))

@@ -1,0 +1,127 @@
+"""Finds the handler of a request and turns whatever it raises into an answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mlxserver.api.errors import NOT_FOUND, ApiError
+from mlxserver.api.json_response import json_response
+from mlxserver.api.routes import Route
+from mlxserver.api.state import ServerState
+from mlxserver.api.unavailable import Handler
+from mlxserver.chat.errors import ChatError
+from mlxserver.telemetry.log import srv
+
+log = srv("log_server_request")
+
+QUIET_PATHS = frozenset(["/health", "/v1/health", "/models", "/v1/models", "/props", "/metrics"])
+"""What monitors ask for again and again is not logged."""
+
+UNKNOWN = "unknown"
+"""The route of requests that no route fits, in the metrics."""
+
+
+class Router:
+    """The innermost ASGI application. Paths must fit exactly; ``files`` serves the rest of GET, if given."""
+
+    def __init__(
+        self, state: ServerState, routes: Iterable[Route], prefix: str = "", files: ASGIApp | None = None
+    ) -> None:
+        self._state = state
+        self._files = files
+        self._exact: dict[tuple[str, str], Route] = {}
+        self._patterns: list[tuple[str, re.Pattern[str], Route]] = []
+        for route in routes:
+            for path in route.paths:
+                self._add(route, prefix + path)
+
+    def _add(self, route: Route, path: str) -> None:
+        if "{" not in path:
+            self._exact[route.method, path] = route
+            return
+        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))
+        self._patterns.append((route.method, re.compile(pattern), route))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        route = self._find(scope)
+        status = _Status(send)
+        scope["server_state"] = self._state
+        if route is None and self._files is not None and scope["method"] in ("GET", "HEAD"):
+            await _serve_file(self._files, scope, receive, status)
+        else:
+            await self._answer(route, scope, receive, status)
+        self._report(scope, route, status.code, time.perf_counter() - started)
+
+    def _find(self, scope: Scope) -> Route | None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path = scope["path"]
+        route = self._exact.get((method, path))
+        if route is not None:
+            return route
+        return next((r for m, pattern, r in self._patterns if m == method and pattern.fullmatch(path)), None)
+
+    async def _answer(self, route: Route | None, scope: Scope, receive: Receive, status: _Status) -> None:
+        request = Request(scope, receive)
+        response = NOT_FOUND_RESPONSE if route is None else await _run(route.handler, request, self._state)
+        if response.status_code == 404:
+            response = NOT_FOUND_RESPONSE
+        try:
+            await response(scope, receive, status)
+        except ClientDisconnect:
+            pass
+
+    def _report(self, scope: Scope, route: Route | None, status: int, seconds: float) -> None:
+        if self._state.metrics is not None:
+            self._state.metrics.request_done(route.paths[0] if route else UNKNOWN, status, seconds)
+        if scope["path"] not in QUIET_PATHS:
+            client = scope.get("client") or ("", 0)
+            log.info("done request: %s %s %s %d", scope["method"], scope["path"], client[0], status)
+
+
+class _Status:
+    """Passes messages on and remembers the status that was sent."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.code = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.code = message["status"]
+        await self._send(message)
+
+
+NOT_FOUND_RESPONSE = json_response(NOT_FOUND, 404)
+
+
+async def _run(handler: Handler, request: Request, state: ServerState) -> Response:
+    try:
+        return await handler(request, state)
+    except ApiError as error:
+        return json_response(error.body(), error.status)
+    except ChatError as error:
+        answer = ApiError(error.type, str(error))
+        return json_response(answer.body(), answer.status)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except Exception as error:
+        logging.getLogger("mlxserver.srv").exception("%s %s failed", request.method, request.url.path)
+        answer = ApiError("server_error", str(error) or type(error).__name__)
+        return json_response(answer.body(), answer.status)
+
+
+async def _serve_file(files: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    from starlette.exceptions import HTTPException
+
+    try:
+        await files(scope, receive, send)
+    except HTTPException:
+        await NOT_FOUND_RESPONSE(scope, receive, send)

@@ -1,0 +1,117 @@
+"""Every route of llama-server b10621: one table, read by the server, its documentation and the tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mlxserver.api import chat, completions, operations, slots, streams, tokenize
+from mlxserver.api.unavailable import Handler, absent, deferred, disabled_feature, without
+
+State = Literal["honoured", "deferred", "refused"]
+
+PUBLIC_PATHS = frozenset(["/health", "/v1/health", "/"])
+"""Served without an API key, under exactly these paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """``paths``: the route's name, then its aliases. ``note``: what differs, and why."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    paths: tuple[str, ...]
+    handler: Handler
+    state: State = "honoured"
+    note: str = ""
+
+    @property
+    def needs_key(self) -> bool:
+        return not PUBLIC_PATHS.issuperset(self.paths)
+
+    def row(self) -> dict[str, object]:
+        """The route's line in the compatibility manifest."""
+        return {
+            "method": self.method,
+            "path": self.paths[0],
+            "aliases": list(self.paths[1:]),
+            "needs_key": self.needs_key,
+            "state": self.state,
+            "note": self.note,
+        }
+
+
+NO_EMBEDDINGS = "This server does not support embeddings. Start it with `--embeddings`"
+NO_RERANKING = "This server does not support reranking. Start it with `--reranking`"
+NO_AUDIO = "The current model does not support audio input."
+
+ROUTER_ONLY = "only a router, a server started without a model, has it: 404 as llama-server with a model"
+SERVER_TOOLS = "tools that the server runs; 403 as llama-server without them"
+
+ROUTES = (
+    Route("GET", ("/health", "/v1/health"), operations.health),
+    Route("GET", ("/metrics",), operations.metrics),
+    Route("GET", ("/props",), operations.props),
+    Route("POST", ("/props",), operations.change_props),
+    Route("GET", ("/models", "/v1/models"), operations.models),
+    Route("GET", ("/slots",), slots.slots),
+    Route("POST", ("/slots/{id_slot}",), slots.slot_action, "deferred", "501 as without --slot-save-path"),
+    Route("POST", ("/completion", "/completions"), completions.completion),
+    Route("POST", ("/v1/completions",), completions.openai_completion),
+    Route("POST", ("/chat/completions", "/v1/chat/completions"), chat.chat_completion),
+    Route("POST", ("/v1/chat/completions/control",), chat.control_chat),
+    Route(
+        "POST",
+        ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
+        chat.count_input_tokens,
+    ),
+    Route("POST", ("/apply-template",), chat.apply_template),
+    Route("POST", ("/tokenize",), tokenize.tokenize),
+    Route("POST", ("/detokenize",), tokenize.detokenize),
+    Route("GET", ("/v1/stream",), streams.read_stream),
+    Route("DELETE", ("/v1/stream",), streams.stop_stream),
+    Route("POST", ("/v1/streams/lookup",), streams.lookup_streams),
+    Route("GET", ("/lora-adapters",), operations.lora_adapters, note="none can be loaded yet"),
+    Route("POST", ("/lora-adapters",), operations.set_lora_adapters, note="none can be loaded yet"),
+    Route("POST", ("/infill",), deferred, "deferred", "fill-in-the-middle"),
+    Route("POST", ("/responses", "/v1/responses"), deferred, "deferred", "OpenAI's responses"),
+    Route(
+        "POST",
+        ("/responses/input_tokens", "/v1/responses/input_tokens"),
+        deferred,
+        "deferred",
+        "OpenAI's responses",
+    ),
+    Route("POST", ("/v1/messages",), deferred, "deferred", "Anthropic's messages"),
+    Route("POST", ("/v1/messages/count_tokens",), deferred, "deferred", "Anthropic's messages"),
+    Route(
+        "POST",
+        ("/embedding", "/embeddings", "/v1/embeddings"),
+        without(NO_EMBEDDINGS),
+        "deferred",
+        "501 as without --embeddings",
+    ),
+    Route(
+        "POST",
+        ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
+        without(NO_RERANKING),
+        "deferred",
+        "501 as without --reranking",
+    ),
+    Route(
+        "POST",
+        ("/audio/transcriptions", "/v1/audio/transcriptions"),
+        without(NO_AUDIO),
+        "deferred",
+        "501 as for a model that reads text only",
+    ),
+    Route("GET", ("/tools",), disabled_feature, "deferred", SERVER_TOOLS),
+    Route("POST", ("/tools",), disabled_feature, "deferred", SERVER_TOOLS),
+    Route("GET", ("/cors-proxy",), disabled_feature, "refused", "403 as llama-server without its proxy"),
+    Route("POST", ("/cors-proxy",), disabled_feature, "refused", "403 as llama-server without its proxy"),
+    Route("GET", ("/", "/index.html"), absent, "refused", "no web page is shipped; 404 as with --no-ui"),
+    Route("POST", ("/models",), absent, "deferred", ROUTER_ONLY),
+    Route("DELETE", ("/models",), absent, "deferred", ROUTER_ONLY),
+    Route("POST", ("/models/load",), absent, "deferred", ROUTER_ONLY),
+    Route("POST", ("/models/unload",), absent, "deferred", ROUTER_ONLY),
+    Route("GET", ("/models/sse",), absent, "deferred", ROUTER_ONLY),
+)

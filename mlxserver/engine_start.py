@@ -1,0 +1,76 @@
+"""Starts the engine thread, which loads the model, from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlxserver.telemetry.log import srv
+
+if TYPE_CHECKING:
+    from mlxserver.engine.client import EngineClient
+    from mlxserver.engine.config import EngineConfig
+    from mlxserver.engine.engine import Engine
+    from mlxserver.models.model import Model
+
+log = srv("load_model")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedEngine:
+    model: Model
+    client: EngineClient
+    engine: Engine
+
+
+async def start_engine(options: Any) -> StartedEngine:
+    """Raises whatever loading the model raises."""
+    await asyncio.to_thread(importlib.import_module, "mlxserver.engine.engine")
+    from mlxserver.engine.client import EngineClient
+    from mlxserver.engine.engine import Engine
+
+    loop = asyncio.get_running_loop()
+    loaded: asyncio.Future[tuple[Model, EngineConfig]] = loop.create_future()
+    client = EngineClient(loop)
+
+    def on_ready(model: Model, config: EngineConfig) -> None:
+        loop.call_soon_threadsafe(_settle, loaded, (model, config), None)
+
+    def on_failed(error: Exception) -> None:
+        loop.call_soon_threadsafe(_settle, loaded, None, error)
+
+    engine = Engine(lambda: load(options), client.receive, on_ready, on_failed)
+    engine.start()
+    model, config = await loaded
+    client.attach(engine, config)
+    return StartedEngine(model, client, engine)
+
+
+def load(options: Any) -> tuple[Model, EngineConfig]:
+    """Runs in the engine thread."""
+    from mlxserver.engine.config import EngineConfig
+    from mlxserver.models.load import ModelSource, load_model
+
+    source = ModelSource(
+        path=options.model or "",
+        hf_repo=options.hf_repo or "",
+        hf_file=options.hf_file or "",
+        hf_token=options.hf_token or "",
+        offline=options.offline,
+    )
+    log.info("loading model '%s'", source.name)
+    model, notes = load_model(source, options.dtype, options.weights, options.override_kv)
+    for note in notes:
+        log.info("%s", note)
+    return model, EngineConfig.from_options(options, model.info.n_ctx_train)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

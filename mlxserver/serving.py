@@ -1,0 +1,154 @@
+"""Runs the HTTP server from before the model is loaded until a signal or a failure ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from mlxserver.api.app import make_app
+from mlxserver.api.state import Ready, ServerState
+from mlxserver.chat.errors import TemplateError
+from mlxserver.chat.template import ChatTemplate, Vocabulary, make_template
+from mlxserver.engine_start import StartedEngine, start_engine
+from mlxserver.models.errors import ModelError
+from mlxserver.telemetry.log import srv
+
+if TYPE_CHECKING:
+    from mlxserver.models.model import Model
+
+log = srv("llama_server")
+
+DRAIN_SECONDS = 5
+"""How long answers under way may take once the server stops."""
+
+
+class Server(uvicorn.Server):
+    """Stops gracefully at the first signal and at once, with exit code 1, at the second."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            sys.stderr.write("Received second interrupt, terminating immediately.\n")
+            os._exit(1)
+        self.should_exit = True
+
+
+def serve(options: Any) -> int:
+    """The exit code of the process."""
+    state = ServerState(options)
+    try:
+        app = make_app(state)
+        listener = bind(options.host, options.port, options.reuse_port)
+        config = uvicorn_config(app, options)
+        config.load()
+    except OSError as error:
+        port = "" if isinstance(error, ssl.SSLError | NotADirectoryError) else f", port: {options.port}"
+        log.error("couldn't bind HTTP server socket, hostname: %s%s: %s", options.host, port, error)
+        log.error("exiting due to HTTP server error")
+        return 1
+    warn_of_open_origins(options)
+    return asyncio.run(_run(Server(config), listener, state))
+
+
+def bind(host: str, port: int, reuse_port: bool) -> socket.socket:
+    """A bound socket; a host that ends in ``.sock`` is the path of a Unix one. Raises ``OSError``."""
+    if host.endswith(".sock"):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(host)
+        return listener
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def uvicorn_config(app: Any, options: Any) -> uvicorn.Config:
+    is_secure = bool(options.ssl_key_file and options.ssl_cert_file)
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        interface="asgi3",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        headers=[("Server", "llama.cpp")],
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        ssl_keyfile=options.ssl_key_file if is_secure else None,
+        ssl_certfile=options.ssl_cert_file if is_secure else None,
+    )
+
+
+def address_of(listener: socket.socket, options: Any) -> str:
+    """What the log calls the listening address."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix://{options.host}"
+    scheme = "https" if options.ssl_key_file and options.ssl_cert_file else "http"
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
+
+
+def warn_of_open_origins(options: Any) -> None:
+    if options.cors_origins == "*" and not options.api_key:
+        log.warning("CORS allows every origin ('*') and no API key is set")
+        log.warning("a web page that you visit could use this server; --api-key or --cors-origins prevent it")
+
+
+async def _run(server: Server, listener: socket.socket, state: ServerState) -> int:
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    starting = asyncio.create_task(start_engine(state.options))
+    started: StartedEngine | None = None
+    try:
+        await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            started = starting.result()
+            state.ready = Ready(started.model, started.client, template_of(started.model, state.options))
+            log.info("model loaded")
+            log.info("listening on %s", address_of(listener, state.options))
+        await serving
+        return 0
+    except (ModelError, TemplateError) as error:
+        log.error("%s", error)
+    except Exception as error:
+        log.error("%s", error, exc_info=error)
+    finally:
+        starting.cancel()
+        await _clean_up(server, serving, started, listener)
+    log.error("exiting due to model loading error")
+    return 1
+
+
+async def _clean_up(
+    server: Server, serving: asyncio.Task[None], started: StartedEngine | None, listener: socket.socket
+) -> None:
+    log.info("cleaning up before exit...")
+    server.should_exit = True
+    await serving
+    if started is not None:
+        started.engine.close(timeout=DRAIN_SECONDS)
+    if listener.family == socket.AF_UNIX:
+        Path(str(listener.getsockname())).unlink(missing_ok=True)
+
+
+def template_of(model: Model, options: Any) -> ChatTemplate:
+    """The template of ``--chat-template``, else the model's. Raises ``TemplateError``."""
+    tokenizer, info = model.tokenizer, model.info
+    vocabulary = Vocabulary(info.bos_text, info.eos_text, tokenizer.add_bos, tokenizer.add_eos)
+    return make_template(
+        options.chat_template, options.jinja, info.chat_template, info.chat_template_tool_use, vocabulary
+    )

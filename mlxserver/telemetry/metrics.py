@@ -1,0 +1,144 @@
+"""``/metrics``: llama-server's counters and gauges by its names and in its number format, then our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from mlxserver.engine.task import Counters, Snapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4"
+DURATIONS = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""Upper bounds of the request durations' buckets, in seconds."""
+
+COUNTERS = (
+    ("prompt_tokens_total", "prompt_tokens", "Prompt tokens evaluated, without those taken from the cache"),
+    ("prompt_tokens_cached_total", "prompt_tokens_cached", "Prompt tokens taken from the cache"),
+    ("prompt_seconds_total", "prompt_seconds", "Seconds spent on evaluating prompts"),
+    ("tokens_predicted_total", "predicted_tokens", "Tokens generated"),
+    ("tokens_predicted_seconds_total", "predicted_seconds", "Seconds spent on generating tokens"),
+    ("n_decode_total", "decodes", "Forward passes of the model"),
+    ("n_tokens_max", "n_tokens_max", "Most tokens that a slot has held"),
+    ("spec_decode_num_draft_tokens_total", "draft_tokens", "Tokens drafted"),
+    ("spec_decode_num_accepted_tokens_total", "draft_accepted", "Drafted tokens that were accepted"),
+    ("spec_decode_num_drafts_total", "drafts", "Drafts verified"),
+)
+"""(name, field of ``Counters``, help)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Tokens a second since the scrape before."""
+
+    prompt: float = 0.0
+    predicted: float = 0.0
+
+
+class _EngineCollector(Collector):
+    """The engine's numbers at the time of a scrape."""
+
+    def __init__(self) -> None:
+        self._scraped = Counters()
+        self._snapshot: Snapshot | None = None
+        self._rates = _Rates()
+
+    def observe(self, snapshot: Snapshot) -> None:
+        now, before = snapshot.counters, self._scraped
+        self._rates = _Rates(
+            prompt=_rate(
+                now.prompt_tokens - before.prompt_tokens, now.prompt_seconds - before.prompt_seconds
+            ),
+            predicted=_rate(
+                now.predicted_after_first - before.predicted_after_first,
+                now.predicted_seconds - before.predicted_seconds,
+            ),
+        )
+        self._scraped, self._snapshot = now, snapshot
+
+    def describe(self) -> list[Metric]:
+        """Nothing can be said before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        if self._snapshot is None:
+            return
+        counters = self._snapshot.counters
+        for name, field, help in COUNTERS:
+            yield _metric(name, help, "counter", getattr(counters, field))
+        for name, help, value in self._gauges(self._snapshot):
+            yield _metric(name, help, "gauge", value)
+
+    def _gauges(self, snapshot: Snapshot) -> list[tuple[str, str, float]]:
+        counters = snapshot.counters
+        n_busy = sum(slot.is_processing for slot in snapshot.slots)
+        return [
+            ("prompt_tokens_seconds", "Prompt tokens a second since the last scrape", self._rates.prompt),
+            ("predicted_tokens_seconds", "Generated tokens a second since then", self._rates.predicted),
+            ("requests_processing", "Slots at work", n_busy),
+            ("requests_deferred", "Requests that wait for a slot", snapshot.deferred),
+            (
+                "n_busy_slots_per_decode",
+                "Slots at work in a forward pass, on average",
+                counters.busy_slots / max(counters.decodes, 1),
+            ),
+        ]
+
+
+class Metrics:
+    """The registry of a server. Labels are the table's routes and classes of status, so they are few."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._engine = _EngineCollector()
+        self._registry = CollectorRegistry()
+        self._registry.register(self._engine)
+        self._requests = Counter(
+            "mlxserver:http_requests",
+            "HTTP requests answered",
+            ["route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "mlxserver:http_request_seconds",
+            "Seconds from a request's arrival to the end of its answer",
+            ["route"],
+            buckets=DURATIONS,
+            registry=self._registry,
+        )
+
+    def request_done(self, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, f"{status // 100}xx").inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def render(self, snapshot: Snapshot) -> str:
+        """The text of a scrape, which also begins a new window for the rates."""
+        self._engine.observe(snapshot)
+        return "".join(_lines(metric) for metric in self._registry.collect())
+
+
+def _rate(count: float, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+def _metric(name: str, help: str, kind: str, value: float) -> Metric:
+    """Prometheus would have every counter end in ``_total``; llama-server's do not all."""
+    metric = Metric(f"llamacpp:{name}", help, kind)
+    metric.samples.append(Sample(metric.name, {}, value))
+    return metric
+
+
+def _lines(metric: Metric) -> str:
+    is_ours = metric.type == "counter" and not metric.name.startswith("llamacpp:")
+    name = f"{metric.name}_total" if is_ours else metric.name
+    head = f"# HELP {name} {metric.documentation}\n# TYPE {name} {metric.type}\n"
+    return head + "".join(_line(sample) for sample in metric.samples)
+
+
+def _line(sample: Sample) -> str:
+    labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+    return f"{sample.name}{{{labels}}} {sample.value:g}\n" if labels else f"{sample.name} {sample.value:g}\n"
