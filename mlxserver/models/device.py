@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import mlx.core as mx
-from mlx.nn.layers.base import Module
 from mlx_lm.models.switch_layers import SwitchLinear
 
 from mlxserver.models.errors import ModelError
@@ -39,7 +38,7 @@ def float_type_name(dtype: mx.Dtype) -> str:
     return _FTYPES[dtype]
 
 
-def require_experts(module: Module, dtype: mx.Dtype) -> None:
+def require_experts(module: Any, dtype: mx.Dtype) -> None:
     """MLX's CPU backend multiplies gathered matrices, the experts of a mixture, in 32-bit floats only."""
     if dtype != mx.float32 and not on_metal() and any(isinstance(m, SwitchLinear) for m in module.modules()):
         raise ModelError("a mixture-of-experts model runs in float32 only on the CPU")

@@ -20,6 +20,8 @@ class ModelSource:
     hf_file: str = ""
     hf_token: str = ""
     offline: bool = False
+    hf_cache: str = ""
+    """The cache's folder (LLAMA_CACHE); empty for the one huggingface_hub would take."""
 
     @property
     def name(self) -> str:
@@ -57,4 +59,4 @@ def local_path(source: ModelSource) -> Path:
         raise ModelError("no model was named (-m or -hf)")
     from mlxserver.models.hub import fetch
 
-    return fetch(source.hf_repo, source.hf_file, source.hf_token, source.offline)
+    return fetch(source.hf_repo, source.hf_file, source.hf_token, source.offline, source.hf_cache)

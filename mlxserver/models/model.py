@@ -72,3 +72,8 @@ class Model:
     module: Any
     tokenizer: Tokenizer
     info: ModelInfo
+
+
+def piece_text(tokenizer: Tokenizer, token: int) -> str:
+    """The text of one token, special or not; empty for a missing one (-1)."""
+    return tokenizer.piece(token).decode("utf-8", "replace") if token >= 0 else ""

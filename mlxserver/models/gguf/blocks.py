@@ -1,8 +1,8 @@
 """GGUF's quantised blocks as MLX's: the same integers, another order of bits.
 
 MLX's affine format keeps a row of ``bits``-wide integers as one little-endian bit stream, and one scale and
-bias for every group of values: ``value = scale * integer + bias``. Each type here maps onto it without a change
-of value in 32-bit floats, since scale times integer is exact there and the bias is added last in both.
+bias for every group of values: ``value = scale * integer + bias``. Each type here maps onto it without a
+change of value in 32-bit floats, since scale times integer is exact there and the bias is added last in both.
 Block layouts: ggml's ``ggml-common.h``, as in ``gguf.quants``.
 """
 
@@ -22,6 +22,7 @@ Codes = tuple[Bytes, Floats, Floats]
 """The bit stream of each group, (groups, 4 * bits) bytes; scales (groups,); biases (groups,)."""
 
 GROUP = 32
+_LOW, _FOUR = np.uint8(0x0F), np.uint8(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,12 @@ def _pack5(codes: Bytes) -> Bytes:
     eights = codes.reshape(-1, 8).astype(np.uint64)
     shifts = np.arange(0, 40, 5, dtype=np.uint64)
     streams = np.bitwise_or.reduce(eights << shifts, axis=1)
-    return streams.view(np.uint8).reshape(-1, 8)[:, :5].reshape(len(codes), 20)
+    packed: Bytes = streams.view(np.uint8).reshape(-1, 8)[:, :5].reshape(len(codes), 20)
+    return packed
 
 
 def _nibbles(packed: Bytes) -> Bytes:
-    return np.concatenate([packed & 0x0F, packed >> 4], axis=1)
+    return np.concatenate([packed & _LOW, packed >> _FOUR], axis=1)
 
 
 def _q4_0(blocks: Bytes) -> Codes:
@@ -95,7 +97,7 @@ def _q4_1(blocks: Bytes) -> Codes:
 def _five(blocks: Bytes, at: int) -> Bytes:
     """Q5_0 and Q5_1: 32 high bits, then 16 bytes of low nibbles."""
     high = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
-    return _pack5(_nibbles(blocks[:, at + 4 :]) | (high << 4))
+    return _pack5(_nibbles(blocks[:, at + 4 :]) | (high << _FOUR))
 
 
 def _q5_0(blocks: Bytes) -> Codes:
@@ -109,7 +111,7 @@ def _q5_1(blocks: Bytes) -> Codes:
 
 def _q8_0(blocks: Bytes) -> Codes:
     scales = _half(blocks, 0)
-    return blocks[:, 2:] ^ 0x80, scales, -128 * scales
+    return blocks[:, 2:] ^ np.uint8(0x80), scales, -128 * scales
 
 
 def _k_scales(blocks: Bytes) -> tuple[Floats, Floats]:
@@ -133,7 +135,7 @@ def _q4_k(blocks: Bytes) -> Codes:
 def _q5_k(blocks: Bytes) -> Codes:
     high = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[None, :, None]
     low = _nibbles(_k_nibbles(blocks[:, 48:])).reshape(-1, 8, GROUP)
-    codes = low | ((high & 1) << 4)
+    codes = low | ((high & np.uint8(1)) << _FOUR)
     return _pack5(codes.reshape(-1, GROUP)), *_k_scales(blocks)
 
 

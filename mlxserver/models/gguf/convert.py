@@ -22,7 +22,7 @@ _CHUNK_VALUES = 1 << 18
 
 
 def packed(tensor: Tensor, rows: Bytes, dtype: mx.Dtype) -> tuple[Packed, dict[str, mx.array]]:
-    """``rows`` of a type in QUANTIZED as ``weight``, ``scales`` and ``biases``, the latter two in ``dtype``."""
+    """``rows`` of a type in QUANTIZED as ``weight``, ``scales`` and ``biases``, the last two in ``dtype``."""
     quantized = repack_mxfp4(rows) if tensor.type == Type.MXFP4 else repack(rows, tensor.type)
 
     def shaped(values: np.ndarray[Any, Any]) -> mx.array:
@@ -47,7 +47,7 @@ def floats(tensor: Tensor, rows: Bytes) -> mx.array:
 
 
 def _dequantize(tensor: Tensor, rows: Bytes) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """In pieces that fit the processor's cache: gguf alone takes 16 rows at a time, however short they are."""
+    """In pieces that fit the processor's cache: gguf alone takes 16 rows at a time, however short."""
     block, block_bytes = GGML_QUANT_SIZES[tensor.type]
     blocks = rows.reshape(-1, block_bytes)
     values = np.empty((len(blocks), block), np.float32)

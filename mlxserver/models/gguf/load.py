@@ -10,8 +10,8 @@ from typing import Any
 
 import mlx.core as mx
 from gguf.constants import GGMLQuantizationType as Type
-from mlx.nn.layers.base import Module
 
+from mlxserver.models import sampling_defaults
 from mlxserver.models.device import (
     WeightPolicy,
     compute_dtype,
@@ -25,9 +25,8 @@ from mlxserver.models.gguf.architectures import Architecture, lookup, model_conf
 from mlxserver.models.gguf.file_types import file_type
 from mlxserver.models.gguf.metadata import apply_overrides
 from mlxserver.models.gguf.model_file import ModelFile, open_model
-from mlxserver.models.gguf.sampling import sampling_defaults
 from mlxserver.models.gguf.weights import Loaded, load_weights
-from mlxserver.models.model import Model, ModelInfo, Tokenizer
+from mlxserver.models.model import Model, ModelInfo, Tokenizer, piece_text
 from mlxserver.models.parameters import n_bytes
 
 
@@ -57,11 +56,11 @@ def file_type_loaded(file: ModelFile, loaded: Loaded, dtype: mx.Dtype) -> str:
     return file_type(file.metadata, file.tensors) if loaded.packed else float_type_name(dtype)
 
 
-def _build(file: ModelFile, architecture: Architecture) -> Module:
+def _build(file: ModelFile, architecture: Architecture) -> Any:
     config = model_config(file, architecture)
     arch = importlib.import_module(f"mlx_lm.models.{architecture.model_type}")
     try:
-        module: Module = arch.Model(arch.ModelArgs.from_dict(config))
+        module: Any = arch.Model(arch.ModelArgs.from_dict(config))
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError) as error:
         raise ModelError(f"{file.path}: the metadata describe no {file.architecture!r} model") from error
     if config["tie_word_embeddings"]:
@@ -69,7 +68,7 @@ def _build(file: ModelFile, architecture: Architecture) -> Module:
     return module
 
 
-def _tie(module: Module) -> None:
+def _tie(module: Any) -> None:
     """Some of mlx-lm's classes tie the embeddings only in ``sanitize``, when the weights have no head."""
     if "lm_head" in module and getattr(module, "tie_word_embeddings", None) is False:
         module.tie_word_embeddings = True
@@ -91,7 +90,7 @@ def _tokenizer(file: ModelFile) -> Tokenizer:
         raise ModelError(f"{file.path}: the vocabulary is damaged or of an unknown kind: {error}") from error
 
 
-def _info(file: ModelFile, name: str, module: Module, tokenizer: Tokenizer, ftype: str) -> ModelInfo:
+def _info(file: ModelFile, name: str, module: Any, tokenizer: Tokenizer, ftype: str) -> ModelInfo:
     kv = file.hyperparameters
     return ModelInfo(
         path=name,
@@ -102,22 +101,18 @@ def _info(file: ModelFile, name: str, module: Module, tokenizer: Tokenizer, ftyp
         n_params=sum(tensor.n_elements for tensor in file.tensors.values()),
         size=_size(file, module),
         ftype=ftype,
-        bos_text=_piece(tokenizer, tokenizer.bos_id),
-        eos_text=_piece(tokenizer, tokenizer.eos_id),
+        bos_text=piece_text(tokenizer, tokenizer.bos_id),
+        eos_text=piece_text(tokenizer, tokenizer.eos_id),
         chat_template=_text(file.metadata, "tokenizer.chat_template"),
         chat_template_tool_use=_text(file.metadata, "tokenizer.chat_template.tool_use"),
-        sampling_defaults=sampling_defaults(file.metadata),
+        sampling_defaults=sampling_defaults.from_metadata(file.metadata),
     )
 
 
-def _size(file: ModelFile, module: Module) -> int:
+def _size(file: ModelFile, module: Any) -> int:
     """Bytes of all parameters and of the rope factors, which llama.cpp counts too."""
     factors = sum(tensor.data.nbytes for name, tensor in file.tensors.items() if name in rope.TENSORS)
     return factors + n_bytes(module)
-
-
-def _piece(tokenizer: Tokenizer, token: int) -> str:
-    return tokenizer.piece(token).decode("utf-8", "replace") if token >= 0 else ""
 
 
 def _text(metadata: Mapping[str, Any], key: str) -> str:

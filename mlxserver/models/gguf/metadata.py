@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,7 @@ def apply_overrides(metadata: dict[str, Any], overrides: Sequence[str]) -> list[
 def _parse_override(entry: str) -> tuple[str, Any]:
     key, equals, typed = entry.partition("=")
     kind, colon, text = typed.partition(":")
-    parse = {"int": int, "float": float, "bool": _parse_bool, "str": str}.get(kind)
+    parse = _PARSERS.get(kind)
     if not (equals and colon and parse and len(key) < 128 and len(text) < 128):
         raise ModelError(f"malformed KV override {entry!r}: KEY=int|float|bool|str:VALUE is wanted")
     try:
@@ -93,6 +93,9 @@ def _parse_bool(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(text)
     return text == "true"
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": _parse_bool, "str": str}
 
 
 def _kind(value: Any) -> str:

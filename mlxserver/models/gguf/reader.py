@@ -152,7 +152,7 @@ class _Reader:
     def _strings(self, count: int, key: str) -> list[str]:
         self._need(count * _U64.size, f"the array {key!r}")
         content, at, size, length = self._content, self._at, self._size, _U64.unpack_from
-        texts = []
+        texts: list[str] = []
         for _ in range(count):
             if at + 8 > size or (end := at + 8 + length(content, at)[0]) > size:
                 raise _Damaged(f"the array {key!r} ends after {len(texts)} of {count} strings")

@@ -7,7 +7,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from gguf.constants import GGMLQuantizationType
-from mlx.nn.layers.base import Module
 
 from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf.model_file import ModelFile
@@ -37,7 +36,7 @@ def rope_scaling(file: ModelFile) -> dict[str, Any] | None:
     raise ModelError(f"the rope scaling {kind!r} is not supported")
 
 
-def set_frequencies(module: Module, file: ModelFile) -> None:
+def set_frequencies(module: Any, file: ModelFile) -> None:
     """Divides every layer's frequencies by the factors in ``rope_freqs.weight``, where there are any."""
     if FREQUENCIES not in file.tensors:
         return

@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.nn.layers.base import Module
 from mlx.nn.layers.quantized import quantize
 
 from mlxserver.models.errors import ModelError
@@ -31,7 +30,7 @@ class Loaded:
 
 
 def load_weights(
-    module: Module, file: ModelFile, architecture: Architecture, dtype: mx.Dtype, keep: bool
+    module: Any, file: ModelFile, architecture: Architecture, dtype: mx.Dtype, keep: bool
 ) -> Loaded:
     """Fills ``module`` in ``dtype``; with ``keep`` a quantised matrix stays quantised if MLX has its format.
 
@@ -47,7 +46,7 @@ def load_weights(
 
 class _Filler:
     def __init__(
-        self, module: Module, file: ModelFile, architecture: Architecture, dtype: mx.Dtype, keep: bool
+        self, module: Any, file: ModelFile, architecture: Architecture, dtype: mx.Dtype, keep: bool
     ) -> None:
         self._module, self._file, self._architecture = module, file, architecture
         self._dtype, self._keep = dtype, keep
@@ -107,7 +106,8 @@ class _Filler:
         rows = tensor.data
         if len(tensor.shape) == 1 and tensor.type in FLOATS:
             rows = rows.reshape(tensor.shape[0], -1)
-        return rows[self._order(tensor, part, len(rows))]
+        ordered: Bytes = rows[self._order(tensor, part, len(rows))]
+        return ordered
 
     def _order(self, tensor: Tensor, part: str, n_rows: int) -> np.ndarray[Any, np.dtype[np.intp]]:
         """The converter makes neighbours of the values i and i + d/2 of a head; this takes them apart."""
