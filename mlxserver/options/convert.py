@@ -44,8 +44,6 @@ MAX_CPUS = 512
 """llama.cpp's GGML_MAX_N_THREADS."""
 
 LOGIT_BIAS = re.compile(r"\s*([+-]?[0-9]+)\s*([+-])(.+)", re.DOTALL)
-LEADING_FLOAT = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|\s*[+-]?(?:inf|nan)", re.I)
-LEADING_INT = re.compile(r"\s*[+-]?[0-9]{1,18}")
 
 
 def sampler_name(text: str) -> str | None:
@@ -195,24 +193,25 @@ def _sizes(row: Row, text: str, notices: Notices) -> tuple[int, ...]:
     return tuple(stoul(part, "stoull") for part in re.split(r"[,/]+", text))
 
 
-def _kv_override(row: Row, text: str, notices: Notices) -> tuple[tuple[str, Any], ...]:
-    return tuple(_one_override(item) for item in split_csv(text))
+def _kv_override(row: Row, text: str, notices: Notices) -> tuple[str, ...]:
+    """The overrides as they are, ``KEY=TYPE:VALUE``; what they mean is for who knows the metadata."""
+    items = tuple(split_csv(text))
+    for item in items:
+        if not _is_override(item):
+            raise BadValue(f"error: Invalid type for KV override: {item}\n")
+    return items
 
 
-def _one_override(item: str) -> tuple[str, Any]:
-    """(key, value), the value of the Python type that TYPE names."""
-    key, equals, rest = item.partition("=")
+def _is_override(item: str) -> bool:
+    """llama.cpp keeps a key or a text in 128 bytes."""
+    key, _, rest = item.partition("=")
     kind, colon, value = rest.partition(":")
-    if equals and colon and len(key.encode("utf-8", "surrogateescape")) < 128:
-        if kind == "int":
-            return key, int(found[0]) if (found := LEADING_INT.match(value)) else 0
-        if kind == "float":
-            return key, float(found[0]) if (found := LEADING_FLOAT.match(value)) else 0.0
-        if kind == "bool" and value in ("true", "false"):
-            return key, value == "true"
-        if kind == "str" and len(value.encode("utf-8", "surrogateescape")) < 128:
-            return key, value
-    raise BadValue(f"error: Invalid type for KV override: {item}\n")
+    is_type = kind in ("int", "float") or (kind == "bool" and value in ("true", "false"))
+    return bool(colon) and _bytes(key) < 128 and (is_type or (kind == "str" and _bytes(value) < 128))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
 
 
 def _template_kwargs(row: Row, text: str, notices: Notices) -> dict[str, Any]:

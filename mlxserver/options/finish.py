@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from mlxserver.options.builder import Builder
-from mlxserver.options.values import BadValue, process_escapes
+from mlxserver.options.values import process_escapes
 
 AUTO_SLOTS = 4
 
-BUILT_IN_TEMPLATES = frozenset(
-    """
-    chatml llama2 llama2-sys llama2-sys-bos llama2-sys-strip mistral-v1 mistral-v3 mistral-v3-tekken
-    mistral-v7 mistral-v7-tekken phi3 phi4 falcon3 zephyr monarch gemma orion openchat vicuna vicuna-orca
-    deepseek deepseek2 deepseek3 deepseek-ocr command-r llama3 chatglm3 chatglm4 glmedge minicpm exaone3
-    exaone4 exaone-moe rwkv-world granite granite-4.0 granite-4.1 gigachat megrez yandex bailing
-    bailing-think bailing2 llama4 smolvlm hunyuan-moe gpt-oss hunyuan-dense hunyuan-vl kimi-k2 seed_oss
-    grok-2 pangu-embedded solar-open
-    """.split()
-)
-
 
 def finish(builder: Builder) -> None:
-    """Raises ``BadValue`` for what only the whole shows to be wrong."""
+    """Completes the values in place."""
     _escapes(builder)
     _cors(builder)
-    _template(builder)
     _batch(builder)
     _slots(builder)
     _names(builder)
@@ -44,17 +32,6 @@ def _cors(builder: Builder) -> None:
         builder.notices.warning(
             "server tools or MCP servers are enabled, using localhost as default CORS origin "
             "(change via --cors-origins)"
-        )
-
-
-def _template(builder: Builder) -> None:
-    """Without jinja a text that is no template can only be a name; real templates are tried at load."""
-    text = builder.values["chat_template"]
-    is_template = "{%" in text or "{{" in text
-    if text and not builder.values["jinja"] and not is_template and text not in BUILT_IN_TEMPLATES:
-        raise BadValue(
-            f"error: the supplied chat template is not supported: {text}\n"
-            "note: without --jinja only the names of built-in templates are accepted\n"
         )
 
 

@@ -15,7 +15,6 @@ from mlxserver.options.inifile import parse_config_files
 from mlxserver.options.notices import Notice
 from mlxserver.options.parse import parse_argv
 from mlxserver.options.states import hints, refusals
-from mlxserver.options.values import BadValue
 
 
 class Options:
@@ -63,10 +62,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     parse_config_files(builder, environ)
     parse_environment(builder, environ)
     parse_argv(builder, argv, environ)
-    try:
-        finish(builder)
-    except BadValue as error:
-        raise Exit(1, stderr=f"{builder.notices.lines()}{error}\n") from None
+    finish(builder)
     _exit_with_text(builder)
     _refuse(builder)
     for line in hints(builder):

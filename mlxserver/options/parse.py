@@ -81,5 +81,3 @@ def _usage_error(builder: Builder, row: Row, spelling: str, error: BadValue) -> 
         f"usage:\n{entry(row)}\n\nto show complete usage, run with -h\n"
     )
     return Exit(1, stderr=builder.notices.lines() + text)
-
-
