@@ -1,0 +1,283 @@
+"""The prefix trie: whose prompts begin alike share the state of the common part, once, whoever sent them.
+
+A radix tree over token ids, one root an identity. The trie knows no arrays: what a node holds of the
+model's state is a ``Span`` (state that can be cut between any two tokens) and, at the node's end, maybe a
+``Snapshot`` (state that cannot be cut). Both only tell their size.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.prefix import common_prefix
+
+
+class Span(Protocol):
+    """The state of a run of tokens."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def split(self, n: int) -> tuple[Span, Span]:
+        """The first ``n`` tokens and the rest; neither keeps the other's memory alive."""
+        ...
+
+
+class Snapshot(Protocol):
+    """The state after a node's last token, where it cannot be cut."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+STALE = 8
+"""Entries a node that the heap of leaves may hold before it is made anew."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    tokens: array[int]
+    span: Span
+    parent: Node | None
+    end: int
+    """Tokens from the root to this node's end."""
+    snapshot: Snapshot | None = None
+    children: dict[int, Node] = field(default_factory=dict)
+    pins: int = 0
+    last_used: int = 0
+
+    @property
+    def start(self) -> int:
+        return self.end - len(self.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        return self.span.nbytes + (self.snapshot.nbytes if self.snapshot else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The nodes that a prompt runs through, in order; of the last one maybe only the first tokens."""
+
+    nodes: tuple[Node, ...]
+    n: int
+    """Tokens that agree."""
+
+    def snapshot(self, most: int) -> Node | None:
+        """The deepest node with a snapshot that ends within the first ``most`` matching tokens."""
+        within = min(most, self.n)
+        return next((node for node in reversed(self.nodes) if node.snapshot and node.end <= within), None)
+
+
+class _Empty:
+    nbytes = 0
+
+    def split(self, n: int) -> tuple[Span, Span]:
+        raise IndexError("a root holds no tokens")
+
+
+class PrefixTrie:
+    """``limit`` bounds the bytes held (None: no bound). Room is made before something is taken in."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.nbytes = 0
+        self.n_nodes = 0
+        self.evictions = 0
+        self._roots: dict[CacheIdentity, Node] = {}
+        self._ticks = itertools.count(1)
+        self._leaves: list[tuple[int, int, Node]] = []
+        """A heap of (last used, serial, node); entries whose node has moved on are skipped."""
+
+    def match(self, identity: CacheIdentity, tokens: Sequence[int]) -> Match:
+        """The longest stored prefix of ``tokens``. Changes nothing."""
+        root = self._roots.get(identity)
+        if root is None:
+            return Match((), 0)
+        wanted = array("i", tokens)
+        nodes, n = [], 0
+        node: Node | None = root
+        while node is not None and n < len(wanted):
+            node = node.children.get(wanted[n])
+            if node is None:
+                break
+            agreed = common_prefix(node.tokens, wanted[n : n + len(node.tokens)])
+            nodes.append(node)
+            n += agreed
+            if agreed < len(node.tokens):
+                break
+        return Match(tuple(nodes), n)
+
+    def touch(self, node: Node) -> None:
+        """Note that the tokens up to a node's end were used."""
+        tick = next(self._ticks)
+        for each in _upwards(node):
+            each.last_used = tick
+        self._offer(node)
+
+    def pin(self, node: Node) -> None:
+        """Keep a node and all above it until ``unpin``."""
+        for each in _upwards(node):
+            each.pins += 1
+
+    def unpin(self, node: Node) -> None:
+        for each in _upwards(node):
+            each.pins -= 1
+        self._offer(node)
+
+    def insert(
+        self,
+        identity: CacheIdentity,
+        tokens: Sequence[int],
+        nbytes: Callable[[int], int],
+        span: Callable[[int, int], Span],
+        snapshot: Snapshot | None = None,
+    ) -> int:
+        """Store the state of ``tokens``: only what is not there yet is taken in, through ``span(start, end)``.
+
+        ``nbytes(n)`` is the size of ``n`` tokens' span, known before it is made. A state that does not fit
+        even alone, or not beside what is pinned, is left out and nothing is dropped for it. Returns the
+        number of tokens taken in.
+        """
+        match = self.match(identity, tokens)
+        missing = len(tokens) - match.n
+        cost = nbytes(missing) + (snapshot.nbytes if snapshot else 0)
+        whole = nbytes(len(tokens)) + (snapshot.nbytes if snapshot else 0)
+        if not tokens or not self._fits(whole) or not self._make_room(cost, keep=match):
+            return 0
+        end = self._end_at(identity, match)
+        if missing:
+            end = self._append(end, tokens, span(match.n, len(tokens)))
+        if snapshot is not None and end.snapshot is None:
+            end.snapshot = snapshot
+            self.nbytes += snapshot.nbytes
+        self.touch(end)
+        return missing
+
+    def clear(self) -> None:
+        """Drop everything that is not pinned."""
+        while self._evict_one():
+            pass
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes, parents before their children."""
+        pending = list(self._roots.values())
+        while pending:
+            node = pending.pop()
+            pending += node.children.values()
+            if node.parent is not None:
+                yield node
+
+    @property
+    def n_snapshots(self) -> int:
+        return sum(node.snapshot is not None for node in self.nodes())
+
+    def check(self) -> None:
+        """Raise AssertionError where the books do not add up."""
+        total = count = 0
+        for node in self.nodes():
+            assert node.parent is not None and node.parent.end == node.start, "a node does not follow its parent"
+            assert node.parent.children[node.tokens[0]] is node, "a node is not its parent's child"
+            assert node.pins >= 0, "a node was unpinned too often"
+            total, count = total + node.nbytes, count + 1
+        assert (total, count) == (self.nbytes, self.n_nodes), "held bytes or nodes are miscounted"
+        assert self.limit is None or self.nbytes <= self.limit, "more bytes are held than allowed"
+
+    # ------------------------------------------------------------ structure
+
+    def _end_at(self, identity: CacheIdentity, match: Match) -> Node:
+        """The node that ends exactly where the match does."""
+        if not match.nodes:
+            if identity not in self._roots:
+                self._roots[identity] = Node(array("i"), _Empty(), None, 0)
+            return self._roots[identity]
+        last = match.nodes[-1]
+        return last if last.end == match.n else self._split(last, match.n - last.start)
+
+    def _split(self, node: Node, n: int) -> Node:
+        """Cut a node after its first ``n`` tokens; the upper half is returned and holds the pins of both."""
+        assert node.parent is not None
+        first, rest = node.span.split(n)
+        self.nbytes += first.nbytes + rest.nbytes - node.span.nbytes
+        upper = Node(node.tokens[:n], first, node.parent, node.start + n, pins=node.pins)
+        upper.last_used = node.last_used
+        node.parent.children[node.tokens[0]] = upper
+        node.tokens, node.span, node.parent = node.tokens[n:], rest, upper
+        upper.children[node.tokens[0]] = node
+        self.n_nodes += 1
+        return upper
+
+    def _append(self, parent: Node, tokens: Sequence[int], span: Span) -> Node:
+        node = Node(array("i", tokens[parent.end :]), span, parent, len(tokens))
+        parent.children[node.tokens[0]] = node
+        self.nbytes += span.nbytes
+        self.n_nodes += 1
+        return node
+
+    # ---------------------------------------------------------------- room
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.limit is None or nbytes <= self.limit
+
+    def _make_room(self, nbytes: int, keep: Match) -> bool:
+        if keep.nodes:
+            self.pin(keep.nodes[-1])
+        while (full := self.limit is not None and self.nbytes + nbytes > self.limit) and self._evict_one():
+            pass
+        if keep.nodes:
+            self.unpin(keep.nodes[-1])
+        return not full
+
+    def _evict_one(self) -> bool:
+        """Drop the leaf that was used longest ago; False where nothing may go."""
+        while self._leaves:
+            tick, _, node = heapq.heappop(self._leaves)
+            if self._may_go(node) and tick == node.last_used:
+                self._drop(node)
+                return True
+        return False
+
+    def _may_go(self, node: Node) -> bool:
+        parent = node.parent
+        return (
+            parent is not None
+            and not node.children
+            and node.pins == 0
+            and parent.children.get(node.tokens[0]) is node
+        )
+
+    def _drop(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.tokens[0]]
+        self.nbytes -= node.nbytes
+        self.n_nodes -= 1
+        self.evictions += 1
+        if parent.parent is None and not parent.children:
+            self._roots = {identity: root for identity, root in self._roots.items() if root is not parent}
+        self._offer(parent)
+
+    def _offer(self, node: Node) -> None:
+        """Note that a node may be a leaf that can go."""
+        if not self._may_go(node):
+            return
+        if len(self._leaves) > STALE * self.n_nodes + STALE:
+            leaves = (each for each in self.nodes() if self._may_go(each))
+            self._leaves = [(each.last_used, next(self._ticks), each) for each in leaves]
+            heapq.heapify(self._leaves)
+        heapq.heappush(self._leaves, (node.last_used, next(self._ticks), node))
+
+
+def _upwards(node: Node) -> Iterator[Node]:
+    """The node and all above it but the root."""
+    while node.parent is not None:
+        yield node
+        node = node.parent
+
+
