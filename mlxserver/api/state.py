@@ -63,14 +63,8 @@ class ServerState:
 
     @property
     def aliases(self) -> list[str]:
-        """The ``--alias`` names, sorted as llama-server keeps them; without any, the model's own name."""
-        return sorted(self.options.alias) or [self.own_name]
-
-    @property
-    def own_name(self) -> str:
-        """The repository of ``-hf`` in full, else the last part of the model's path."""
-        path = self.model.info.path.rstrip("/")
-        return path if self.options.hf_repo else path.rsplit("/", 1)[-1]
+        """The ``--alias`` names, sorted as llama-server keeps them; without any, the model's source."""
+        return sorted(self.options.alias) or [self.model.info.path]
 
     @property
     def model_name(self) -> str:

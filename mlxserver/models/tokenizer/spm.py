@@ -42,7 +42,9 @@ class SpmEncoder:
 def _merges(vocab: Vocabulary, backend: Backend) -> list[tuple[str, str]]:
     """Every way to cut a token in two, best token first.
 
-    User-defined tokens never come out of a merge, for they are cut out of the text before.
+    User-defined tokens never come out of a merge, for they are cut out of the text before. llama.cpp takes
+    the leftmost of the places where the same token can be made; here a longer left part goes first, which
+    is the same unless such places overlap and are cut differently (as "aaa" can be in [a][aa][a]).
     """
     scores, attrs, texts = vocab.scores, vocab.attrs, vocab.texts
     made = [
@@ -55,8 +57,8 @@ def _merges(vocab: Vocabulary, backend: Backend) -> list[tuple[str, str]]:
     is_byte = [bool(attr & BYTE) for attr in attrs]
     parts = {text for text, token in backend.symbols.items() if token >= len(vocab) or not is_byte[token]}
     return [
-        (text[:cut], text[cut:])
+        (left, right)
         for text in (texts[token] for token in made)
         for cut in range(len(text) - 1, 0, -1)
-        if text[:cut] in parts and text[cut:] in parts
+        if (right := text[cut:]) in parts and (left := text[:cut]) in parts
     ]

@@ -11,12 +11,14 @@ from mlxserver.models.tokenizer.vocabulary import SPECIAL, Vocabulary
 
 class TextEncoder(Protocol):
     def encode(self, text: str, parse_special: bool) -> list[int]:
-        """The ids of a text, without BOS and EOS. A lone surrogate counts as U+FFFD."""
+        """The ids of a text, without BOS and EOS."""
         ...
 
 
 class VocabTokenizer:
-    """A vocabulary and an encoder together: :class:`mlxserver.models.model.Tokenizer`."""
+    """A vocabulary and an encoder together: :class:`mlxserver.models.model.Tokenizer`.
+
+    A lone surrogate in a text counts as U+FFFD. Safe to use from several threads."""
 
     def __init__(self, vocab: Vocabulary, encoder: TextEncoder) -> None:
         self._vocab = vocab
@@ -35,7 +37,7 @@ class VocabTokenizer:
         self.fim_sep = vocab.fim_sep
 
     def encode(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
-        tokens = self._encoder.encode(text, parse_special)
+        tokens = self._encoder.encode(_well_formed(text), parse_special)
         if add_special and self.add_bos and self.bos_id >= 0:
             tokens.insert(0, self.bos_id)
         if add_special and self.add_eos and self.eos_id >= 0:
@@ -67,3 +69,11 @@ class VocabTokenizer:
             # The wording is what llama-server's clients get; it reads a negative id as unsigned.
             n, size = token % 2**64, self.n_vocab
             raise IndexError(f"vector::_M_range_check: __n (which is {n}) >= this->size() (which is {size})")
+
+
+def _well_formed(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,155 @@
+"""A chat request as a completion request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlxserver.chat.errors import ChatError, InvalidChat
+from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
+from mlxserver.chat.template import CHATML, make_template
+
+HI = [{"role": "user", "content": "hi"}]
+GOING_ON = [*HI, {"role": "assistant", "content": "b"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+WITH_TOOLS = CHATML + "{% if tools %}{{ tools | tojson }}{% endif %}"
+
+
+def parse(settings: ChatSettings | None = None, source: str = CHATML, **body: Any) -> ChatRequest:
+    settings = settings or ChatSettings()
+    return parse_chat({"messages": HI} | body, make_template(source, settings.use_jinja), settings)
+
+
+def failure(**body: Any) -> tuple[str, str]:
+    with pytest.raises(ChatError) as raised:
+        parse(**body)
+    return raised.value.type.removesuffix("_error"), str(raised.value)
+
+
+def test_the_prompt_and_the_format_become_fields() -> None:
+    fields = parse(temperature=0.5, model="x").fields
+    assert fields["prompt"].endswith("<|im_start|>assistant\n")
+    assert (fields["chat_format"], fields["temperature"], fields["stop"]) == (2, 0.5, [])
+    assert parse(ChatSettings(use_jinja=False)).fields["chat_format"] == 0
+
+
+def test_stop_is_a_list_of_its_own_kind() -> None:
+    assert parse(stop="x").fields["stop"] == ["x"]
+    assert parse(stop=["x", "y"]).fields["stop"] == ["x", "y"]
+    assert parse(stop=5).fields["stop"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"tool_choice": "any"}, ("invalid_request", "Invalid tool_choice: any")),
+        (
+            {"response_format": {"type": "xml"}},
+            (
+                "invalid_request",
+                'response_format type must be one of "text" or "json_object", but got: xml',
+            ),
+        ),
+        (
+            {"json_schema": {"type": "null"}, "grammar": "root ::= x"},
+            ("server", "Cannot use both json_schema and grammar"),
+        ),
+        (
+            {"tools": [TOOL], "grammar": "x"},
+            ("invalid_request", "Cannot use custom grammar constraints with tools."),
+        ),
+        (
+            {"continue_final_message": True},
+            (
+                "invalid_request",
+                "Cannot set both add_generation_prompt and continue_final_message to true.",
+            ),
+        ),
+        ({"reasoning_format": "xml"}, ("server", "Unknown reasoning format: xml")),
+        (
+            {"chat_template_kwargs": {"enable_thinking": "true"}},
+            ("invalid_request", 'invalid type for "enable_thinking" (expected boolean, got string)'),
+        ),
+        (
+            {"top_logprobs": 2},
+            ("invalid_request", "top_logprobs requires logprobs to be set to true"),
+        ),
+        (
+            {"logprobs": True, "tools": [TOOL], "stream": True},
+            ("invalid_request", "logprobs is not supported with tools + stream"),
+        ),
+        (
+            {"messages": [*GOING_ON, {"role": "assistant", "content": "c"}]},
+            ("invalid_request", "Cannot have 2 or more assistant messages at the end of the list."),
+        ),
+    ],
+)
+def test_what_is_refused(body: dict[str, Any], error: tuple[str, str]) -> None:
+    assert failure(**body) == error
+
+
+def test_messages_are_required() -> None:
+    for body in ({}, [1], "text", None):
+        with pytest.raises(InvalidChat, match="'messages' is required"):
+            parse_chat(body, make_template("", True), ChatSettings())
+
+
+def test_without_jinja_there_are_no_tools() -> None:
+    settings = ChatSettings(use_jinja=False)
+    with pytest.raises(ChatError, match="tools param requires --jinja flag"):
+        parse(settings, tools=[TOOL])
+    with pytest.raises(ChatError, match="tool_choice param requires --jinja flag"):
+        parse(settings, tool_choice="none")
+    assert parse(settings, tools=[], tool_choice="auto").unmet == ()
+
+
+def test_an_answer_at_the_end_is_gone_on_with() -> None:
+    assert parse(messages=GOING_ON).prompt.prefill == "b"
+    closed = parse(ChatSettings(prefill_assistant=False), messages=GOING_ON)
+    assert (closed.prompt.prefill, closed.fields["prompt"][-22:]) == ("", "<|im_start|>assistant\n")
+    explicit = parse(messages=GOING_ON, continue_final_message=True, add_generation_prompt=False)
+    assert explicit.prompt.prefill == "b"
+
+
+@pytest.mark.parametrize(
+    ("body", "source", "unmet"),
+    [
+        ({"response_format": {"type": "json_object"}}, CHATML, ()),
+        ({"response_format": {"type": "json_schema"}}, CHATML, ()),
+        ({"response_format": {"type": "text"}}, CHATML, ()),
+        (
+            {"response_format": {"type": "json_object", "schema": {"const": 1}}},
+            CHATML,
+            ("response_format",),
+        ),
+        ({"json_schema": {"const": 1}}, CHATML, ("response_format",)),
+        ({"response_format": {"type": "json_object"}, "json_schema": {"a": 1}}, CHATML, ("response_format",)),
+        ({"tools": [TOOL]}, CHATML, ()),
+        ({"tools": [TOOL]}, WITH_TOOLS, ("tools",)),
+        ({"tools": [TOOL], "tool_choice": "none"}, WITH_TOOLS, ()),
+        ({"tools": []}, WITH_TOOLS, ()),
+    ],
+)
+def test_what_the_answer_would_need(body: dict[str, Any], source: str, unmet: tuple[str, ...]) -> None:
+    assert parse(source=source, **body).unmet == unmet
+
+
+def test_log_probabilities() -> None:
+    assert parse(logprobs=True).fields["n_probs"] == 20
+    assert parse(logprobs=True, top_logprobs=0).fields["n_probs"] == 0
+    assert "n_probs" not in parse(logprobs=False).fields
+
+
+def test_thinking_is_told_to_the_template() -> None:
+    source = "{{ enable_thinking }} {{ reasoning_effort }}"
+    thinks = ChatSettings(enable_thinking=True, kwargs={"reasoning_effort": "high"})
+
+    def text(**body: Any) -> str:
+        return parse(thinks, source, **body).prompt.text
+
+    assert text() == "True high"
+    assert text(reasoning_effort="low") == "True low"
+    assert text(reasoning_effort="none") == "False "
+    assert text(chat_template_kwargs={"enable_thinking": False}) == "False high"
+    assert text(chat_template_kwargs="no object") == "True high"
