@@ -25,6 +25,12 @@ class EngineConfig:
     cache_type_k: str
     cache_type_v: str
     warmup: bool = True
+    cache_ram: int = 8192
+    """MiB of state stored beyond the slots; 0 stores nothing, negative is without bound."""
+    cache_idle_slots: bool = True
+    ctx_checkpoints: int = 32
+    checkpoint_min_step: int = 8192
+    swa_full: bool = False
 
     @classmethod
     def from_options(cls, options: Any, n_ctx_train: int) -> EngineConfig:
@@ -46,6 +52,11 @@ class EngineConfig:
             cache_type_k=options.cache_type_k,
             cache_type_v=options.cache_type_v,
             warmup=options.warmup,
+            cache_ram=options.cache_ram,
+            cache_idle_slots=options.cache_idle_slots,
+            ctx_checkpoints=options.ctx_checkpoints,
+            checkpoint_min_step=options.checkpoint_min_step,
+            swa_full=options.swa_full,
         )
 
 

@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mailbox import Cancel, Close, Message, StopAt, Submit
+from mlxserver.engine.mover import Mover
 from mlxserver.engine.runner import Runner, Step
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Snapshot
+from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.model import Model
 
 log = logging.getLogger("mlxserver.srv")
@@ -137,7 +139,7 @@ def _assemble(model: Model, config: EngineConfig) -> tuple[Scheduler, Runner]:
     from mlxserver.models.caches import cache_maker
     from mlxserver.sampling.sampler import Sampler
 
-    make_cache = cache_maker(model.module)
+    make_cache = cache_maker(model.module, config.swa_full)
     types = kv_dtype(config.cache_type_k), kv_dtype(config.cache_type_v)
     states = SlotStates(make_cache, config.n_slots, *types)
     alone = bool(states.alone)
@@ -147,7 +149,15 @@ def _assemble(model: Model, config: EngineConfig) -> tuple[Scheduler, Runner]:
         log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
         alone = True
     tokenizer = model.tokenizer
-    scheduler = Scheduler(config, states, tokenizer.eog_ids)
+    trie = _trie(config)
+    scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie)
     n_logits = model.module(mx.array([[0]])).shape[-1]  # a padded head is wider than the vocabulary
     sampler = Sampler(n_logits, tokenizer.eog_ids, tokenizer)
-    return scheduler, Runner(model.module, states, sampler, alone)
+    return scheduler, Runner(model.module, states, Mover(states, trie), sampler, alone)
+
+
+def _trie(config: EngineConfig) -> PrefixTrie | None:
+    if config.cache_ram == 0:
+        return None
+    limit = config.cache_ram * 2**20 if config.cache_ram > 0 else None
+    return PrefixTrie(limit, config.ctx_checkpoints * config.n_slots)

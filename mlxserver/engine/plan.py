@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlxserver.engine.task import Failed, TokenProbs
+from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.trie import Node
 from mlxserver.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Store the state of a slot's first ``len(tokens)`` tokens in the trie."""
+
+    slot: int
+    identity: CacheIdentity
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +28,29 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Bring the tokens ``[start, end)`` of the trie's path to ``node``, which is pinned until then."""
+
+    slot: int
+    node: Node
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Bring the tokens ``[start, end)`` of another slot."""
+
+    slot: int
+    source: int
+    start: int
+    end: int
+
+
+Move = Save | Cut | Load | Copy
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Prompt tokens to evaluate; the last token of a prompt is never among them, it is decoded."""
 
@@ -25,14 +59,6 @@ class Chunk:
     tokens: tuple[int, ...]
     end: int
     """Prompt tokens whose state the slot holds after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Give the state of slot ``source`` to the slots of the other completions of its request."""
-
-    source: int
-    targets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +83,17 @@ class Decode:
 class Plan:
     """Carried out in the order of the fields."""
 
-    cuts: tuple[Cut, ...] = ()
+    moves: tuple[Move, ...] = ()
+    """State stored, dropped and brought before anything is evaluated."""
     chunks: tuple[Chunk, ...] = ()
-    shares: tuple[Share, ...] = ()
+    shares: tuple[Move, ...] = ()
+    """State stored and copied between the prompts and the tokens."""
     joins: tuple[Join, ...] = ()
     decodes: tuple[Decode, ...] = ()
 
     @property
     def has_work(self) -> bool:
-        return bool(self.chunks or self.decodes)
+        return bool(self.moves or self.chunks or self.decodes)
 
 
 @dataclass(frozen=True, slots=True)

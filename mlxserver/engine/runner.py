@@ -9,6 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Join, Plan, Result, SampledToken
 from mlxserver.engine.task import Failed
 from mlxserver.kv.slot_states import SlotStates
@@ -36,9 +37,12 @@ class Runner:
     so that the next step can be launched in between.
     """
 
-    def __init__(self, module: Any, states: SlotStates, sampler: Sampler, alone: bool = False) -> None:
+    def __init__(
+        self, module: Any, states: SlotStates, mover: Mover, sampler: Sampler, alone: bool = False
+    ) -> None:
         self._module = module
         self._states = states
+        self._mover = mover
         self._sampler = sampler
         self._alone = alone
         self._ahead = Step(Plan())
@@ -57,14 +61,13 @@ class Runner:
         # the plan may have been made before the failures of the step ahead of it were known
         broken = {failure.task_id for failure in self._ahead.failures}
         self._ahead = step
-        for cut in plan.cuts:
-            self._states.truncate(cut.slot, cut.n)
+        for move in plan.moves:
+            self._mover.carry_out(move)
         for chunk in plan.chunks:
             if chunk.task_id not in broken:
                 self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
-        for share in plan.shares:
-            for target in share.targets:
-                self._states.copy(share.source, target)
+        for move in plan.shares:
+            self._mover.carry_out(move)
         for join in plan.joins:
             if join.task_id not in broken | {failure.task_id for failure in step.failures}:
                 self._guard(step, [join], lambda join=join: self._join(join))

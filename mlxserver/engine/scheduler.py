@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
+from mlxserver.engine.checkpoints import is_checkpoint, next_checkpoint
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.pace import Pace
-from mlxserver.engine.plan import Chunk, Cut, Decode, Join, Plan, Result, SampledToken, Share
-from mlxserver.engine.selection import common_prefix, select_slot
+from mlxserver.engine.plan import Chunk, Copy, Cut, Decode, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.reuse import Reuse, States
+from mlxserver.engine.selection import select_slot
 from mlxserver.engine.slot import Slot, SlotState
 from mlxserver.engine.task import (
     Counters,
@@ -24,12 +25,7 @@ from mlxserver.engine.task import (
     Task,
     Token,
 )
-
-
-class States(Protocol):
-    """What the scheduler may ask of the slots' state."""
-
-    def can_truncate(self, slot: int, n: int) -> bool: ...
+from mlxserver.kv.trie import PrefixTrie
 
 
 class Scheduler:
@@ -41,6 +37,7 @@ class Scheduler:
         states: States,
         eog_ids: frozenset[int],
         clock: Callable[[], float] = time.perf_counter,
+        trie: PrefixTrie | None = None,
     ) -> None:
         self._config = config
         self._states = states
@@ -49,6 +46,8 @@ class Scheduler:
         self._deferred: list[Task] = []
         self._events: list[Event] = []
         self.slots = [Slot(i, config.n_ctx_slot) for i in range(config.n_slots)]
+        self.reuse = Reuse(states, self.slots, trie)
+        self._is_untidy = False
         self.counters = Counters()
         self.pace = Pace()
 
@@ -82,12 +81,11 @@ class Scheduler:
     # ---------------------------------------------------------------- plan
 
     def plan(self) -> Plan:
-        cuts: list[Cut] = []
-        while started := [slot for slot in self.slots if slot.state is SlotState.STARTED]:
-            cuts += [cut for slot in started for cut in self._start(slot)]
-        self._make_room()
+        moves = self._starts()
+        moves += self._make_room()
         chunks = self._prompt_chunks()
-        shares, joins = self._joins()
+        shares = self._checkpoints(chunks)
+        copies, joins = self._joins()
         decodes = tuple(
             Decode(slot.id, slot.task_id)
             for slot in self.slots
@@ -95,7 +93,7 @@ class Scheduler:
         )
         for decode in decodes:
             self.slots[decode.slot].n_launched += 1
-        return Plan(tuple(cuts), chunks, shares, joins, decodes)
+        return Plan(tuple(moves), chunks, (*shares, *copies), joins, decodes)
 
     def commit(self, plan: Plan, result: Result) -> None:
         """Take in what a plan gave: counters, events, ends."""
@@ -121,6 +119,7 @@ class Scheduler:
         others = [other for other in self.slots if other.is_idle and other is not slot]
         if len(others) < len(task.children):
             return False
+        self._is_untidy = True
         _launch(slot, task, task.id)
         for child, (task_id, sampling) in zip(others, task.children, strict=False):
             _launch(child, replace(task, id=task_id, sampling=sampling, children=()), task_id)
@@ -128,10 +127,21 @@ class Scheduler:
             slot.children.append(child)
         return True
 
-    def _start(self, slot: Slot) -> list[Cut]:
-        """Check the prompt and take over what the slot already holds of it."""
-        task = slot.task
-        assert task is not None
+    def _starts(self) -> list[Move]:
+        """Begin the prompts of launched tasks, in the order in which they came."""
+        moves: list[Move] = []
+        waiting: set[int] = set()
+        while started := [s for s in self.slots if s.state is SlotState.STARTED and s.task_id not in waiting]:
+            slot = min(started, key=lambda slot: slot.task_id)
+            assert slot.task is not None
+            if self.reuse.worth_waiting_for(slot, slot.task):
+                waiting.add(slot.task_id)
+            else:
+                moves += self._start(slot, slot.task)
+        return moves + self._tidy()
+
+    def _start(self, slot: Slot, task: Task) -> list[Move]:
+        """Check the prompt and take over what is evaluated of it already."""
         slot.t_start = slot.t_first = slot.t_last = self._clock()
         if not task.tokens:
             self._events.append(Started(task.id, slot.id, 0, 0, slot.t_start))
@@ -140,40 +150,44 @@ class Scheduler:
         if len(task.tokens) >= slot.n_ctx:
             self._fail(_too_long(task, slot.n_ctx))
             return []
-        slot.n_past = self._reusable(slot, task)
-        slot.n_prompt_done = slot.n_past
-        slot.tokens = list(task.tokens[: slot.n_past])
+        slot.n_past, moves = self.reuse.take_over(slot, task)
+        slot.tokens, slot.identity = list(task.tokens[: slot.n_past]), task.identity
         slot.state = SlotState.PROMPT
         for each in (slot, *slot.children):
             each.n_past, each.n_prompt_done, each.t_start = slot.n_past, slot.n_past, slot.t_start
             self._events.append(Started(each.task_id, each.id, slot.n_prompt, slot.n_past, slot.t_start))
-            if task.return_progress:
-                self._progress(each, slot.n_past, slot.t_start)
+            self._progress(each, slot.n_past, slot.t_start)
         cached = self.counters.prompt_tokens_cached + slot.n_past
         self.counters = replace(self.counters, prompt_tokens_cached=cached)
-        return [Cut(slot.id, slot.n_past)]
+        return moves
 
-    def _reusable(self, slot: Slot, task: Task) -> int:
-        """At least one token is always evaluated; state that cannot be cut there is not used at all."""
-        if not task.cache_prompt:
-            return 0
-        n = min(common_prefix(slot.tokens, task.tokens), len(task.tokens) - 1)
-        return n if self._states.can_truncate(slot.id, n) else 0
+    def _tidy(self) -> list[Move]:
+        """After a task was launched: store what idle slots hold, and free their cells in a common pool."""
+        if not self._is_untidy or not (self._config.cache_idle_slots and self._config.kv_unified):
+            return []
+        self._is_untidy = False
+        moves: list[Move] = []
+        for slot in self.slots:
+            if slot.is_idle and slot.tokens:
+                moves += [*self.reuse.keep(slot), Cut(slot.id, 0)]
+                slot.tokens = []
+        return moves
 
     # ------------------------------------------------------- parts of plan
 
-    def _make_room(self) -> None:
+    def _make_room(self) -> list[Move]:
         """With one pool of cells for all slots, idle slots give theirs up first, then the youngest task fails."""
-        if not self._config.kv_unified:
-            return
-        while self._cells_wanted() > self._config.n_ctx:
+        moves: list[Move] = []
+        while self._config.kv_unified and self._cells_wanted() > self._config.n_ctx:
             idle = next((slot for slot in self.slots if slot.is_idle and slot.tokens), None)
             if idle:
+                moves += self.reuse.keep(idle)
                 idle.tokens = []
                 continue
             busy = [slot for slot in self.slots if slot.state in (SlotState.PROMPT, SlotState.GENERATING)]
             youngest = max(busy, key=lambda slot: slot.t_start)
             self._fail(Failed(youngest.task_id, "server_error", "Context size has been exceeded."))
+        return moves
 
     def _cells_wanted(self) -> int:
         return sum(slot.n_cells + slot.n_next(self._config.n_batch) for slot in self.slots)
@@ -188,31 +202,51 @@ class Scheduler:
         for slot in sorted(waiting, key=lambda slot: slot.t_start):
             assert slot.task is not None
             while (left := slot.n_prompt - 1 - slot.n_prompt_done) > 0 and budget > 0:
-                n = min(left, budget, self._config.n_ubatch)
+                n = min(left, budget, self._config.n_ubatch, self._to_checkpoint(slot))
                 tokens = slot.task.tokens[slot.n_prompt_done : slot.n_prompt_done + n]
                 slot.n_prompt_done += n
                 slot.tokens.extend(tokens)
                 budget -= n
                 chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done))
+                if not self._states.is_plain:
+                    break  # the state is stored between steps
         return tuple(chunks)
 
-    def _joins(self) -> tuple[tuple[Share, ...], tuple[Join, ...]]:
-        shares, joins = [], []
+    def _checkpoints(self, chunks: tuple[Chunk, ...]) -> list[Move]:
+        """State that cannot be cut is stored where prompts are likely to part: before the last tokens."""
+        if self._states.is_plain or not self._config.ctx_checkpoints:
+            return []
+        step, n_ubatch = self._config.checkpoint_min_step, self._config.n_ubatch
+        slots = [self.slots[chunk.slot] for chunk in chunks]
+        reached = [s for s in slots if is_checkpoint(s.n_prompt_done, s.n_prompt, n_ubatch, step)]
+        return [move for slot in reached for move in self.reuse.keep(slot)]
+
+    def _to_checkpoint(self, slot: Slot) -> int:
+        """Tokens up to where the slot's state is to be stored next."""
+        if self._states.is_plain:
+            return slot.n_prompt
+        step, n_ubatch = self._config.checkpoint_min_step, self._config.n_ubatch
+        return next_checkpoint(slot.n_prompt_done, slot.n_prompt, n_ubatch, step) - slot.n_prompt_done
+
+    def _joins(self) -> tuple[list[Move], tuple[Join, ...]]:
+        copies: list[Move] = []
+        joins = []
         for slot in self.slots:
             if slot.state is not SlotState.PROMPT or slot.n_prompt_done < slot.n_prompt - 1:
                 continue
             if self._held_back():
                 continue
             children = [child for child in slot.children if child.parent is slot]
-            if children:
-                shares.append(Share(slot.id, tuple(child.id for child in children)))
+            for child in children:
+                copies += [*self.reuse.keep(child), Copy(child.id, slot.id, 0, slot.n_prompt_done)]
             for each in (slot, *children):
                 assert each.task is not None
                 each.state, each.parent = SlotState.GENERATING, None
                 each.n_prompt_done, each.tokens = each.n_prompt, list(each.task.tokens)
+                each.identity = slot.identity
                 joins.append(Join(each.id, each.task_id, each.task.sampling, each.task.tokens))
             slot.children = []
-        return tuple(shares), tuple(joins)
+        return copies, tuple(joins)
 
     def _held_back(self) -> bool:
         """Without continuous batching a prompt does not join streams that have already begun."""
@@ -246,6 +280,8 @@ class Scheduler:
             self._events.append(PromptProgress(slot.task_id, slot.n_prompt, slot.n_past, processed, now))
 
     def _count(self, plan: Plan) -> None:
+        if not (plan.chunks or plan.decodes):
+            return
         counters = self.counters
         busy = {item.slot for item in (*plan.chunks, *plan.decodes)}
         self.counters = replace(

@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlxserver.engine.slot import Slot
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    n = min(len(a), len(b))
-    if tuple(a[:n]) == tuple(b[:n]):
-        return n
-    low, high = 0, n
-    while low < high:  # the longest equal prefix by halving: slices compare at C speed
-        middle = (low + high + 1) // 2
-        if tuple(a[low:middle]) == tuple(b[low:middle]):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+from mlxserver.kv.prefix import common_prefix
 
 
 def select_slot(slots: Sequence[Slot], id_slot: int, tokens: Sequence[int], similarity: float) -> Slot | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mlxserver.engine.task import SlotView, Task
+from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 
 
 class SlotState(Enum):
@@ -28,6 +29,7 @@ class Slot:
     n_ctx: int
     state: SlotState = SlotState.IDLE
     tokens: list[int] = field(default_factory=list)
+    identity: CacheIdentity = BASE_IDENTITY
     t_last_used: float = -1.0
 
     task: Task | None = None

@@ -59,9 +59,15 @@ class BatchedState:
     def can_trim(self, row: int) -> bool:
         return bool(self.one(row).is_trimmable())
 
-    def copy(self, source: int, target: int) -> None:
-        """Arrays are immutable, so that the copy shares them until either row goes on."""
-        self._single[target] = copy.deepcopy(self.one(source))
+    def read(self, row: int) -> Cache:
+        """A copy of the row's cache. Arrays are immutable, so that it shares them until the row goes on."""
+        return copy.deepcopy(self.one(row))
+
+    def write(self, row: int, cache: Cache) -> None:
+        """Put a copy of ``cache`` in place of what the row holds."""
+        if row in self._batch_rows:
+            self._take_apart()
+        self._single[row] = copy.deepcopy(cache)
 
     def swap(self, a: int, b: int) -> None:
         one_a, one_b = self.one(a), self.one(b)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common prefix. Slices of one type compare at C speed."""
+    if type(a) is not type(b):
+        a, b = tuple(a), tuple(b)
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n

@@ -82,16 +82,19 @@ class SlotKV:
         self.keys = _grown(self.keys, n_rows, n_columns, keys, self.key_type)
         self.values = _grown(self.values, n_rows, n_columns, values, self.value_type)
 
-    def copy(self, source: int, target: int, n: int) -> None:
-        """Give row ``target`` the first ``n`` tokens of row ``source``."""
-        if self.keys is None or self.values is None or n == 0:
-            return
-        self.reserve(target + 1, n, self.keys, self.values)
-        keys = mx.contiguous(self.keys[source : source + 1, :, :n])
-        values = mx.contiguous(self.values[source : source + 1, :, :n])
-        mx.eval(keys, values)  # a pending view of the buffer would force the write below to copy all of it
-        self.keys[target : target + 1, :, :n] = keys
-        self.values[target : target + 1, :, :n] = values
+    def read(self, row: int, start: int, end: int) -> tuple[mx.array, mx.array]:
+        """A copy of a row's tokens ``[start, end)``: keys and values (1, heads, end - start, head_dim)."""
+        assert self.keys is not None and self.values is not None
+        place = (slice(row, row + 1), slice(None), slice(start, end))
+        return mx.contiguous(self.keys[place]), mx.contiguous(self.values[place])
+
+    def write(self, row: int, start: int, keys: mx.array, values: mx.array) -> None:
+        """Put tokens in a row from column ``start`` on; ``keys`` and ``values`` must be evaluated."""
+        end = start + keys.shape[2]
+        self.reserve(row + 1, end, keys, values)
+        assert self.keys is not None and self.values is not None
+        self.keys[row : row + 1, :, start:end] = keys
+        self.values[row : row + 1, :, start:end] = values
 
     def swap(self, a: int, b: int, n_a: int, n_b: int) -> None:
         """Exchange two rows that hold ``n_a`` and ``n_b`` tokens."""

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
+from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
 from mlxserver.kv.slot_kv import BlockView, RowBlock, RowSpan, RowView, SlotKV
 
 Layer = SlotKV | BatchedState
@@ -26,6 +27,8 @@ class SlotStates:
         self._layers = [
             _layer(cache, index, make_cache, key_type, value_type) for index, cache in enumerate(make_cache())
         ]
+        self._plain = [layer for layer in self._layers if isinstance(layer, SlotKV)]
+        self._uncut = [layer for layer in self._layers if isinstance(layer, BatchedState)]
         self._row = list(range(n_slots - 1, -1, -1))  # fresh slots are taken last first; rows from the front
         self._length = [0] * n_slots
         self.alone = [name for cache in make_cache() if (name := _cannot_batch(cache))]
@@ -38,14 +41,13 @@ class SlotStates:
     @property
     def is_plain(self) -> bool:
         """Every layer is plain attention: any slot can be cut at any position."""
-        return all(isinstance(layer, SlotKV) for layer in self._layers)
+        return not self._uncut
 
     def can_truncate(self, slot: int, n: int) -> bool:
         """Whether the slot's state can be cut back to exactly its first ``n`` tokens."""
         if n in (0, self._length[slot]) or self.is_plain:
             return True
-        states = [layer for layer in self._layers if isinstance(layer, BatchedState)]
-        return all(layer.can_trim(self._row[slot]) for layer in states)
+        return all(layer.can_trim(self._row[slot]) for layer in self._uncut)
 
     def truncate(self, slot: int, n: int) -> None:
         """Keep the first ``n`` tokens. Raises ValueError where ``can_truncate`` is false."""
@@ -54,30 +56,60 @@ class SlotStates:
             return
         if not self.can_truncate(slot, n):
             raise ValueError(f"the state of slot {slot} cannot be cut from {self._length[slot]} to {n} tokens")
-        for layer in self._layers:
-            if isinstance(layer, BatchedState):
-                if n == 0:
-                    layer.clear(self._row[slot])
-                else:
-                    layer.trim(self._row[slot], drop)
+        for layer in self._uncut:
+            if n == 0:
+                layer.clear(self._row[slot])
+            else:
+                layer.trim(self._row[slot], drop)
         self._length[slot] = n
 
     def drop(self, slot: int) -> None:
         """Forget everything about a slot whose state is not to be trusted."""
-        for layer in self._layers:
-            if isinstance(layer, BatchedState):
-                layer.drop(self._row[slot])
+        for layer in self._uncut:
+            layer.drop(self._row[slot])
         self._length[slot] = 0
 
-    def copy(self, source: int, target: int) -> None:
-        """Give slot ``target`` the whole state of slot ``source``."""
-        n = self._length[source]
-        for layer in self._layers:
-            if isinstance(layer, SlotKV):
-                layer.copy(self._row[source], self._row[target], n)
-            else:
-                layer.copy(self._row[source], self._row[target])
-        self._length[target] = n
+    @property
+    def bytes_per_token(self) -> int:
+        """Of the plain layers together; 0 before the first token."""
+        return bytes_per_token([(layer.keys, layer.values) for layer in self._plain if layer.keys is not None])
+
+    def read_span(self, slot: int, start: int, end: int) -> KVSpan:
+        """A copy of the plain layers' state of the slot's tokens ``[start, end)``."""
+        layers = tuple(layer.read(self._row[slot], start, end) for layer in self._plain)
+        mx.eval(layers)  # a pending view of a buffer would force the next write to copy all of it
+        return KVSpan(layers)
+
+    def write_span(self, slot: int, start: int, span: KVSpan) -> None:
+        """Put a span behind the slot's first ``start`` tokens."""
+        for layer, (keys, values) in zip(self._plain, span.layers, strict=True):
+            layer.write(self._row[slot], start, keys, values)
+        self._length[slot] = max(self._length[slot], start + span.n)
+
+    def read_snapshot(self, slot: int) -> KVSnapshot | None:
+        """The other layers' state after the slot's last token; None for a model that has none."""
+        if self.is_plain:
+            return None
+        snapshot = KVSnapshot(tuple(layer.read(self._row[slot]) for layer in self._uncut))
+        mx.eval([array for layer in self._uncut for array in layer.arrays])
+        return snapshot
+
+    def write_snapshot(self, slot: int, n: int, snapshot: KVSnapshot) -> None:
+        """Make the slot's other layers what they were after ``n`` tokens."""
+        for layer, cache in zip(self._uncut, snapshot.caches, strict=True):
+            layer.write(self._row[slot], cache)
+        self._length[slot] = n
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Give slot ``target`` the tokens ``[start, end)`` of slot ``source`` behind its own ``start``.
+
+        Layers that cannot be cut are copied whole: ``end`` is the source's length then.
+        """
+        if end > start and self._plain:
+            self.write_span(target, start, self.read_span(source, start, end))
+        for layer in self._uncut:
+            layer.write(self._row[target], layer.read(self._row[source]))
+        self._length[target] = end
 
     def prompt_chunk(self, slot: int, n_new: int) -> list[Any]:
         """One cache a layer for ``n_new`` tokens of this slot alone; the slot is that much longer then."""

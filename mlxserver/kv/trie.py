@@ -83,10 +83,14 @@ class _Empty:
 
 
 class PrefixTrie:
-    """``limit`` bounds the bytes held (None: no bound). Room is made before something is taken in."""
+    """``limit`` bounds the bytes held (None: no bound). Room is made before something is taken in.
 
-    def __init__(self, limit: int | None) -> None:
+    ``max_snapshots`` bounds the snapshots (None: no bound); the one used longest ago goes first.
+    """
+
+    def __init__(self, limit: int | None, max_snapshots: int | None = None) -> None:
         self.limit = limit
+        self.max_snapshots = max_snapshots
         self.nbytes = 0
         self.n_nodes = 0
         self.evictions = 0
@@ -157,6 +161,7 @@ class PrefixTrie:
         if snapshot is not None and end.snapshot is None:
             end.snapshot = snapshot
             self.nbytes += snapshot.nbytes
+            self._bound_snapshots(keep=end)
         self.touch(end)
         return missing
 
@@ -233,6 +238,16 @@ class PrefixTrie:
         if keep.nodes:
             self.unpin(keep.nodes[-1])
         return not full
+
+    def _bound_snapshots(self, keep: Node) -> None:
+        if self.max_snapshots is None:
+            return
+        holders = [node for node in self.nodes() if node.snapshot and not node.pins and node is not keep]
+        holders.sort(key=lambda node: node.last_used)
+        for node in holders[: max(0, len(holders) + 1 - self.max_snapshots)]:
+            assert node.snapshot is not None
+            self.nbytes -= node.snapshot.nbytes
+            node.snapshot = None
 
     def _evict_one(self) -> bool:
         """Drop the leaf that was used longest ago; False where nothing may go."""

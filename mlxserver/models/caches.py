@@ -6,8 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 
-def cache_maker(module: Any) -> Callable[[], list[Any]]:
-    """One cache a layer: the model's own choice, plain attention where it makes none."""
-    from mlx_lm.models.cache import make_prompt_cache
+def cache_maker(module: Any, swa_full: bool = False) -> Callable[[], list[Any]]:
+    """One cache a layer: the model's own choice, plain attention where it makes none.
 
-    return lambda: list(make_prompt_cache(module))
+    With ``swa_full`` sliding windows keep all their tokens; the mask alone hides those outside.
+    """
+    from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+
+    def make() -> list[Any]:
+        caches = make_prompt_cache(module)
+        return [KVCache() if swa_full and type(cache) is RotatingKVCache else cache for cache in caches]
+
+    return make

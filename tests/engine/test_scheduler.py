@@ -29,11 +29,15 @@ CONFIG = EngineConfig(
 
 
 class AnyCut:
+    is_plain = True
+
     def can_truncate(self, slot: int, n: int) -> bool:
         return True
 
 
 class NoCut:
+    is_plain = False
+
     def can_truncate(self, slot: int, n: int) -> bool:
         return n == 0
 

@@ -94,7 +94,7 @@ def test_joining_and_leaving_change_nothing(module: Any) -> None:
 def test_copied_state_goes_its_own_way(module: Any) -> None:
     decoder = Decoder(module, 3)
     decoder.start(2, PROMPTS[0])
-    decoder.states.copy(2, 0)
+    decoder.states.copy(2, 0, 0, len(PROMPTS[0]) - 1)
     decoder.last[0] = PROMPTS[0][-1]
     for _ in range(3):
         decoder.step([0])

@@ -1,0 +1,66 @@
+"""Moves state between the slots and the trie."""
+
+from __future__ import annotations
+
+from mlxserver.engine.plan import Copy, Cut, Load, Move, Save
+from mlxserver.kv.slot_states import SlotStates
+from mlxserver.kv.spans import KVSnapshot, KVSpan
+from mlxserver.kv.trie import Node, PrefixTrie
+
+
+class Mover:
+    """Everything it brings or stores is the exact state of the named tokens; nothing is evaluated for it."""
+
+    def __init__(self, states: SlotStates, trie: PrefixTrie | None) -> None:
+        self._states = states
+        self._trie = trie
+
+    def carry_out(self, move: Move) -> None:
+        match move:
+            case Save():
+                self._save(move)
+            case Cut(slot, n):
+                self._states.truncate(slot, n)
+            case Load():
+                self._load(move)
+            case Copy(slot, source, start, end):
+                self._states.copy(source, slot, start, end)
+
+    def _save(self, move: Save) -> None:
+        assert self._trie is not None
+        states = self._states
+        if not states.is_plain:
+            if not states.can_truncate(move.slot, len(move.tokens)):
+                return  # the slot has gone on, and what it holds is no longer the state of these tokens
+            states.truncate(move.slot, len(move.tokens))
+        snapshot = states.read_snapshot(move.slot)
+        self._trie.insert(
+            move.identity,
+            move.tokens,
+            lambda n: n * states.bytes_per_token,
+            lambda start, end: states.read_span(move.slot, start, end),
+            snapshot,
+        )
+
+    def _load(self, move: Load) -> None:
+        assert self._trie is not None
+        for start, span in _spans(move.node, move.start, move.end):
+            self._states.write_span(move.slot, start, span)
+        if isinstance(move.node.snapshot, KVSnapshot):
+            self._states.write_snapshot(move.slot, move.end, move.node.snapshot)
+        self._trie.touch(move.node)
+        self._trie.unpin(move.node)
+
+
+def _spans(node: Node, start: int, end: int) -> list[tuple[int, KVSpan]]:
+    """The parts of ``[start, end)`` on the way to ``node``, in order, each with its first position."""
+    parts: list[tuple[int, KVSpan]] = []
+    while node.parent is not None and node.end > start:
+        assert isinstance(node.span, KVSpan)
+        lo, hi = max(start, node.start), min(end, node.end)
+        if lo < hi:
+            whole = (lo, hi) == (node.start, node.end)
+            span = node.span if whole else node.span.part(slice(lo - node.start, hi - node.start))
+            parts.append((lo, span))
+        node = node.parent
+    return parts[::-1]

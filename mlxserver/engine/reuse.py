@@ -1,0 +1,120 @@
+"""What of a prompt is already evaluated somewhere, and how it comes into the slot that the prompt got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mlxserver.engine.plan import Copy, Cut, Load, Move, Save
+from mlxserver.engine.slot import Slot, SlotState
+from mlxserver.engine.task import Task
+from mlxserver.kv.prefix import common_prefix
+from mlxserver.kv.trie import Node, PrefixTrie
+
+WORTH_WAITING = 16
+"""Tokens that another slot is about to evaluate and that a prompt rather waits for than evaluates again."""
+
+
+class States(Protocol):
+    """What may be asked of the slots' state."""
+
+    @property
+    def is_plain(self) -> bool: ...
+
+    def can_truncate(self, slot: int, n: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The first ``n`` tokens of a prompt, and where they are: the slot itself, another slot or the trie."""
+
+    n: int = 0
+    source: Slot | None = None
+    node: Node | None = None
+
+
+class Reuse:
+    """``trie`` is None with ``--cache-ram 0``: slots then share nothing and only continue what they hold."""
+
+    def __init__(self, states: States, slots: Sequence[Slot], trie: PrefixTrie | None) -> None:
+        self._states = states
+        self._slots = slots
+        self._trie = trie
+        self.n_hits = 0
+
+    def take_over(self, slot: Slot, task: Task) -> tuple[int, list[Move]]:
+        """How many tokens of the prompt are taken over, and the moves that bring them into the slot.
+
+        At least one token of a prompt is always left to evaluate.
+        """
+        own = self._own(slot, task) if task.cache_prompt else 0
+        best = Found(own)
+        if self._trie is not None and task.cache_prompt:
+            best = max(best, self._in_slots(slot, task), self._in_trie(task), key=lambda found: found.n)
+        moves: list[Move] = []
+        if own < len(slot.tokens):
+            moves += self.keep(slot)
+        moves += self._bring(slot, best, min(own, best.n) if self._states.is_plain else 0)
+        self.n_hits += best.n > 0
+        return best.n, moves
+
+    def keep(self, slot: Slot) -> list[Move]:
+        """Store what a slot holds, before it is lost."""
+        if self._trie is None or not slot.tokens:
+            return []
+        return [Save(slot.id, slot.identity, tuple(slot.tokens))]
+
+    def worth_waiting_for(self, slot: Slot, task: Task) -> bool:
+        """Whether another slot is evaluating tokens that this prompt shares."""
+        if self._trie is None or not task.cache_prompt or not self._states.is_plain:
+            return False
+        has = max(self._own(slot, task), self._in_trie(task).n)
+        return any(
+            other.state is SlotState.PROMPT
+            and self._shared(other, task) > max(has, other.n_prompt_done) + WORTH_WAITING
+            for other in self._slots
+            if other is not slot
+        )
+
+    def _own(self, slot: Slot, task: Task) -> int:
+        if slot.identity != task.identity:
+            return 0
+        n = min(common_prefix(slot.tokens, task.tokens), len(task.tokens) - 1)
+        return n if self._states.can_truncate(slot.id, n) else 0
+
+    def _in_slots(self, slot: Slot, task: Task) -> Found:
+        """State that cannot be cut is copied only where the prompt runs through all of it."""
+        best = Found()
+        for other in self._slots:
+            if other is slot or other.identity != task.identity:
+                continue
+            n = min(common_prefix(other.tokens, task.tokens), len(task.tokens) - 1)
+            if not self._states.is_plain and (n < len(other.tokens) or not other.is_idle):
+                continue
+            if n > best.n:
+                best = Found(n, source=other)
+        return best
+
+    def _in_trie(self, task: Task) -> Found:
+        assert self._trie is not None
+        match = self._trie.match(task.identity, task.tokens)
+        most = min(match.n, len(task.tokens) - 1)
+        if self._states.is_plain:
+            return Found(most, node=match.nodes[-1]) if most else Found()
+        node = match.snapshot(most)
+        return Found(node.end, node=node) if node else Found()
+
+    def _bring(self, slot: Slot, found: Found, start: int) -> list[Move]:
+        if found.source is not None:
+            return [Cut(slot.id, start), Copy(slot.id, found.source.id, start, found.n)]
+        if found.node is not None and self._trie is not None:
+            self._trie.pin(found.node)
+            return [Cut(slot.id, start), Load(slot.id, found.node, start, found.n)]
+        return [Cut(slot.id, found.n)]
+
+    def _shared(self, other: Slot, task: Task) -> int:
+        """Tokens of the prompt that ``other`` holds or will hold before its first token."""
+        if other.task is None or other.identity != task.identity:
+            return 0
+        return min(common_prefix(other.task.tokens, task.tokens), other.n_prompt - 1, len(task.tokens) - 1)
