@@ -40,6 +40,7 @@ def load_folder(path: Path, name: str, dtype: str, weights: WeightPolicy) -> tup
         raise ModelError(f"{path}: no MLX model folder: config.json is missing or empty")
     if "model_file" in config:
         raise ModelError(f"{path}: the model brings its own code ({config['model_file']}), which is not run")
+    generation = read_json(path / "generation_config.json")
     try:
         module, notes = _load(path, dtype, weights)
     except _LOAD_ERRORS as error:
