@@ -61,9 +61,7 @@ def load_folder(path: Path, name: str, dtype: str, weights: WeightPolicy) -> tup
         eos_text=piece_text(tokenizer, tokenizer.eos_id),
         chat_template=templates.get("default", ""),
         chat_template_tool_use=templates.get("tool_use", ""),
-        sampling_defaults=sampling_defaults.from_generation_config(
-            read_json(path / "generation_config.json")
-        ),
+        sampling_defaults=sampling_defaults.from_generation_config(generation),
     )
     return Model(module, tokenizer, info), notes
 

@@ -142,6 +142,25 @@ KINDS: dict[str, Kind] = {
         {"attention.sliding_window": tiny.WINDOW, "rope.freq_base": 1000000.0},
         norm_offset=1.0,
     ),
+    "gemma3-linear-rope": Kind(
+        MODEL_ARCH.GEMMA3,
+        lambda: tiny.gemma3(
+            num_hidden_layers=6,
+            sliding_window_pattern=6,
+            rope_theta=1000000.0,
+            rope_scaling={"rope_type": "linear", "factor": 8.0},
+        ),
+        {
+            "attention.sliding_window": tiny.WINDOW,
+            "rope.freq_base": 1000000.0,
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0,
+        },
+        norm_offset=1.0,
+    ),
+    "phi3-partial": Kind(
+        MODEL_ARCH.PHI3, lambda: _dense("phi3", partial_rotary_factor=0.75), {"rope.dimension_count": 6}
+    ),
     "phi3": Kind(MODEL_ARCH.PHI3, lambda: _dense("phi3"), {"rope.dimension_count": 8}),
     "phi3-longrope": Kind(
         MODEL_ARCH.PHI3,

@@ -102,6 +102,11 @@ def test_unknown_architecture_names_itself_and_the_known_ones(tmp_path: Path) ->
         ("llama.embedding_length=int:64", "is wanted"),
         ("llama.attention.head_count=int:3", "6 rows for 3 heads|rows for 3 heads|is wanted"),
         ("llama.rope.scaling.factor=float:nan", "not a number"),
+        ("llama.rope.dimension_count=int:4", "4 rotary dimensions for heads of 8"),
+        ("llama.embedding_length=int:2147483647", "is wanted|describe no"),
+        ("llama.feed_forward_length=int:2147483647", "is wanted|describe no"),
+        ("llama.attention.head_count=int:2147483647", "rows for|is wanted|describe no|rotary"),
+        ("llama.attention.key_length=int:2147483647", "is wanted|describe no|rotary"),
     ],
 )
 def test_metadata_that_contradict_the_tensors(override: str, message: str, tmp_path: Path) -> None:
