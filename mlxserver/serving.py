@@ -44,17 +44,21 @@ def serve(options: Any) -> int:
     """The exit code of the process."""
     state = ServerState(options)
     try:
-        app = make_app(state)
-        listener = bind(options.host, options.port, options.reuse_port)
-        config = uvicorn_config(app, options)
+        config = uvicorn_config(make_app(state), options)
         config.load()
+        listener = bind(options.host, options.port, options.reuse_port)
+    except NotADirectoryError as error:
+        log.error("%s", error)
+    except ssl.SSLError as error:
+        log.error("cannot use the TLS key and certificate: %s", error)
     except OSError as error:
-        port = "" if isinstance(error, ssl.SSLError | NotADirectoryError) else f", port: {options.port}"
-        log.error("couldn't bind HTTP server socket, hostname: %s%s: %s", options.host, port, error)
-        log.error("exiting due to HTTP server error")
-        return 1
-    warn_of_open_origins(options)
-    return asyncio.run(_run(Server(config), listener, state))
+        log.error("couldn't bind HTTP server socket, hostname: %s, port: %d", options.host, options.port)
+        log.error("%s", error)
+    else:
+        warn_of_open_origins(options)
+        return asyncio.run(_run(Server(config), listener, state))
+    log.error("exiting due to HTTP server error")
+    return 1
 
 
 def bind(host: str, port: int, reuse_port: bool) -> socket.socket:
@@ -128,21 +132,19 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
         log.error("%s", error, exc_info=error)
     finally:
         starting.cancel()
-        await _clean_up(server, serving, started, listener)
+        await _clean_up(server, serving, started)
+        if listener.family == socket.AF_UNIX:
+            Path(state.options.host).unlink(missing_ok=True)
     log.error("exiting due to model loading error")
     return 1
 
 
-async def _clean_up(
-    server: Server, serving: asyncio.Task[None], started: StartedEngine | None, listener: socket.socket
-) -> None:
+async def _clean_up(server: Server, serving: asyncio.Task[None], started: StartedEngine | None) -> None:
     log.info("cleaning up before exit...")
     server.should_exit = True
     await serving
     if started is not None:
         started.engine.close(timeout=DRAIN_SECONDS)
-    if listener.family == socket.AF_UNIX:
-        Path(str(listener.getsockname())).unlink(missing_ok=True)
 
 
 def template_of(model: Model, options: Any) -> ChatTemplate:

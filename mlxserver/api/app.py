@@ -27,14 +27,15 @@ def make_app(state: ServerState) -> ASGIApp:
 
 
 class _HttpOnly:
-    """There are no WebSockets, and nothing to do at the start or end of the application."""
+    """Refuses what ASGI has besides: WebSockets, and the application's own start and end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']} is not served")
+        await self._app(scope, receive, send)
 
 
 def _files(folder: str, prefix: str) -> ASGIApp | None:

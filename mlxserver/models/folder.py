@@ -40,6 +40,7 @@ def load_folder(path: Path, name: str, dtype: str, weights: WeightPolicy) -> tup
         raise ModelError(f"{path}: no MLX model folder: config.json is missing or empty")
     if "model_file" in config:
         raise ModelError(f"{path}: the model brings its own code ({config['model_file']}), which is not run")
+    generation = read_json(path / "generation_config.json")
     try:
         module, notes = _load(path, dtype, weights)
     except _LOAD_ERRORS as error:
@@ -60,9 +61,7 @@ def load_folder(path: Path, name: str, dtype: str, weights: WeightPolicy) -> tup
         eos_text=piece_text(tokenizer, tokenizer.eos_id),
         chat_template=templates.get("default", ""),
         chat_template_tool_use=templates.get("tool_use", ""),
-        sampling_defaults=sampling_defaults.from_generation_config(
-            read_json(path / "generation_config.json")
-        ),
+        sampling_defaults=sampling_defaults.from_generation_config(generation),
     )
     return Model(module, tokenizer, info), notes
 

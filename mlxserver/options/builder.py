@@ -53,7 +53,7 @@ class Builder:
 
 def _collect(builder: Builder, row: Row, value: Any) -> None:
     values, name = builder.values, row.value_name
-    match row.collect:
+    match rows_by_name()[name].collect:
         case "append":
             values[name] = (*values[name], value)
         case "extend":

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlxserver.options.notices import Notices
+from mlxserver.options.samplers import samplers_by_letter, samplers_by_name
 from mlxserver.options.table import Row
 from mlxserver.options.values import (
     BadValue,
@@ -25,34 +26,10 @@ from mlxserver.options.values import (
 IGNORED = object()
 """What a converter returns for a value that leaves the option as it is."""
 
-SAMPLER_LETTERS = {
-    "d": "dry",
-    "k": "top_k",
-    "y": "typ_p",
-    "p": "top_p",
-    "s": "top_n_sigma",
-    "m": "min_p",
-    "t": "temperature",
-    "x": "xtc",
-    "i": "infill",
-    "e": "penalties",
-    "a": "adaptive_p",
-}
-SAMPLER_ALIASES = {"nucleus": "top_p", "temp": "temperature", "typ": "typ_p"}
-
 MAX_CPUS = 512
 """llama.cpp's GGML_MAX_N_THREADS."""
 
 LOGIT_BIAS = re.compile(r"\s*([+-]?[0-9]+)\s*([+-])(.+)", re.DOTALL)
-
-
-def sampler_name(text: str) -> str | None:
-    """The canonical name; case and the kind of separator do not matter."""
-    lowered = text.lower()
-    for name in SAMPLER_LETTERS.values():
-        if lowered in (name, name.replace("_", "-"), name.replace("_", "")):
-            return name
-    return SAMPLER_ALIASES.get(lowered)
 
 
 def to_int(row: Row, text: str) -> int:
@@ -133,16 +110,17 @@ def _layers(row: Row, text: str, notices: Notices) -> int:
 
 
 def _samplers(row: Row, text: str, notices: Notices) -> tuple[str, ...]:
-    names = {part: sampler_name(part) for part in text.split(";")}
-    for part in [part for part, name in names.items() if name is None]:
-        notices.warning(f"unable to match sampler by name '{part.lower()}'")
-    return tuple(name for part in text.split(";") if (name := names[part]))
+    names, unknown = samplers_by_name(text.split(";"))
+    for name in unknown:
+        notices.warning(f"unable to match sampler by name '{name}'")
+    return names
 
 
 def _sampler_letters(row: Row, text: str, notices: Notices) -> tuple[str, ...]:
-    for letter in [letter for letter in text if letter not in SAMPLER_LETTERS]:
+    names, unknown = samplers_by_letter(text)
+    for letter in unknown:
         notices.warning(f"unable to match sampler by char '{letter}'")
-    return tuple(SAMPLER_LETTERS[letter] for letter in text if letter in SAMPLER_LETTERS)
+    return names
 
 
 def _logit_bias(row: Row, text: str, notices: Notices) -> tuple[int, float]:
@@ -181,7 +159,7 @@ def _spec_types(row: Row, text: str, notices: Notices) -> tuple[str, ...]:
         if name not in row.choices:
             raise BadValue(row.error.format(name))
         if name == "none":
-            return ("none",)
+            return ()
     return names
 
 

@@ -80,12 +80,14 @@ def _keys() -> Mapping[str, Row]:
 
 
 def _known(builder: Builder, section: Section, path: Path) -> Iterator[tuple[Row, str, str]]:
-    """The file is shared by all programs of llama.cpp, so unknown keys only cost a warning."""
+    """Unknown keys only cost a warning, as all programs share the file; ``version`` is the file's own."""
     for key, text in section.items():
         row = _keys().get(key)
+        if key == "version":
+            continue
         if row is not None:
             yield row, key, text
-        elif key != "version":
+        else:
             builder.notices.warning(f"ignoring option '{key}' from {path}: not supported by this program")
 
 

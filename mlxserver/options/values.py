@@ -82,7 +82,8 @@ def _float_in_range(hexadecimal: str | None, decimal: str | None) -> float:
         raise BadValue("stof") from None
     mantissa = re.split("[ep]" if decimal is None else "e", (hexadecimal or decimal or "").lower())[0]
     is_zero = not re.search("[1-9a-f]" if decimal is None else "[1-9]", mantissa.removeprefix("0x"))
-    if math.isinf(value) or (not is_zero and abs(value) < FLOAT_MIN and value != exact):
+    is_tiny = abs(value) < FLOAT_MIN and (value != exact or exact == 0.0)
+    if math.isinf(value) or (is_tiny and not is_zero):
         raise BadValue("stof")
     return value
 

@@ -51,7 +51,7 @@ class Source(logging.LoggerAdapter[logging.Logger]):
 
     def __init__(self, logger: logging.Logger, prefix: str) -> None:
         super().__init__(logger)
-        self.prefix = prefix.replace("%", "%%")
+        self.prefix = prefix
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return f"{self.prefix}{msg}", kwargs

@@ -26,7 +26,8 @@ def test_a_template_that_iterates_content_takes_parts_only() -> None:
 def test_a_template_that_asks_for_the_kind_takes_both() -> None:
     found = names(
         "{% for m in messages %}{% if m.content is string %}{{ m.content }}"
-        "{% elif m.content is iterable %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"
+        "{% elif m.content is iterable %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}"
+        "{% endfor %}"
     )
     assert "string_content" in found
 

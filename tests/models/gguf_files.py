@@ -16,7 +16,7 @@ import gguf
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
+from gguf.constants import GGML_QUANT_SIZES, MODEL_ARCH, MODEL_ARCH_NAMES
 from gguf.constants import GGMLQuantizationType as Type
 from mlx.utils import tree_flatten
 
@@ -142,6 +142,25 @@ KINDS: dict[str, Kind] = {
         {"attention.sliding_window": tiny.WINDOW, "rope.freq_base": 1000000.0},
         norm_offset=1.0,
     ),
+    "gemma3-linear-rope": Kind(
+        MODEL_ARCH.GEMMA3,
+        lambda: tiny.gemma3(
+            num_hidden_layers=6,
+            sliding_window_pattern=6,
+            rope_theta=1000000.0,
+            rope_scaling={"rope_type": "linear", "factor": 8.0},
+        ),
+        {
+            "attention.sliding_window": tiny.WINDOW,
+            "rope.freq_base": 1000000.0,
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0,
+        },
+        norm_offset=1.0,
+    ),
+    "phi3-partial": Kind(
+        MODEL_ARCH.PHI3, lambda: _dense("phi3", partial_rotary_factor=0.75), {"rope.dimension_count": 6}
+    ),
     "phi3": Kind(MODEL_ARCH.PHI3, lambda: _dense("phi3"), {"rope.dimension_count": 8}),
     "phi3-longrope": Kind(
         MODEL_ARCH.PHI3,
@@ -175,7 +194,7 @@ KINDS: dict[str, Kind] = {
 
 
 def write(path: Path, kind: Kind, quantize: Type = Type.F32, module: nn.Module | None = None) -> nn.Module:
-    """Writes a model of ``kind`` with its matrices in the type ``quantize``; returns the model it came from."""
+    """Writes a model of ``kind``, its matrices in the type ``quantize`` where they fit; returns the model."""
     module = module or kind.build()
     writer = gguf.GGUFWriter(path, MODEL_ARCH_NAMES[kind.arch])
     _write_keys(writer, kind, module.args)
@@ -215,7 +234,7 @@ def _transformed(values: np.ndarray[Any, Any], name: str, kind: Kind, args: Any)
 
 
 def _write_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray[Any, Any], kind: Type) -> None:
-    if kind == Type.F32 or values.ndim < 2:
+    if kind == Type.F32 or values.ndim < 2 or values.shape[-1] % GGML_QUANT_SIZES[kind][0]:
         writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
     else:
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)

@@ -54,6 +54,7 @@ class Architecture:
     ``layer`` maps the tensor names within ``blk.N`` to module paths within ``model.layers.N``.
     ``permuted``: the rows of queries and keys are in the order of ggml's interleaved rotary embedding.
     ``norm_offset``: norms are stored as the class's weight plus this.
+    ``partial_rope``: the rotary embedding may turn only the first dimensions of a head.
     """
 
     model_type: str
@@ -61,6 +62,7 @@ class Architecture:
     config: Callable[[ModelFile], Config] = lambda file: {}
     permuted: bool = False
     norm_offset: float = 0.0
+    partial_rope: bool = False
 
 
 def lookup(file: ModelFile) -> Architecture:
@@ -76,7 +78,15 @@ def lookup(file: ModelFile) -> Architecture:
 
 def model_config(file: ModelFile, architecture: Architecture) -> Config:
     """What the class's ``ModelArgs.from_dict`` reads; keys it has no use for are dropped there."""
-    return {**_base_config(file, architecture.model_type), **architecture.config(file)}
+    base = _base_config(file, architecture.model_type)
+    turned = file.hyperparameters.count("rope.dimension_count", base["head_dim"])
+    if (
+        turned % 2
+        or turned > base["head_dim"]
+        or (turned < base["head_dim"] and not architecture.partial_rope)
+    ):
+        raise ModelError(f"{file.path}: {turned} rotary dimensions for heads of {base['head_dim']}")
+    return {**base, **architecture.config(file)}
 
 
 def module_path(tensor: str, architecture: Architecture) -> str:
@@ -281,6 +291,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "ffn_down": "mlp.down_proj",
         },
         _phi3,
+        partial_rope=True,
     ),
     "gpt-oss": Architecture("gpt_oss", _GPT_OSS_LAYER, _gpt_oss),
 }

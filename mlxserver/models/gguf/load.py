@@ -43,6 +43,7 @@ def load_gguf(
     architecture = lookup(file)
     tokenizer = _tokenizer(file)
     module = _build(file, architecture)
+    _require_vocabulary(file, tokenizer)
     kind = compute_dtype(dtype, _own_type(file))
     require_experts(module, kind)
     loaded = load_weights(module, file, architecture, kind, keeps_quantized(weights))
@@ -73,6 +74,12 @@ def _tie(module: Any) -> None:
     if "lm_head" in module and getattr(module, "tie_word_embeddings", None) is False:
         module.tie_word_embeddings = True
         module.pop("lm_head")
+
+
+def _require_vocabulary(file: ModelFile, tokenizer: Tokenizer) -> None:
+    n_rows = file.tensors["token_embd.weight"].shape[0]
+    if tokenizer.n_vocab != n_rows:
+        raise ModelError(f"{file.path}: {tokenizer.n_vocab} tokens, but embeddings of {n_rows}")
 
 
 def _own_type(file: ModelFile) -> mx.Dtype:

@@ -8,6 +8,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from gguf.constants import GGMLQuantizationType as Type
+from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.quantized import quantize
 
 from mlxserver.models.errors import ModelError
@@ -51,7 +53,9 @@ class _Filler:
         self._module, self._file, self._architecture = module, file, architecture
         self._dtype, self._keep = dtype, keep
         self._shapes = {name: value.shape for name, value in named_parameters(module)}
-        self._quantizable = {name for name, part in module.named_modules() if hasattr(part, "to_quantized")}
+        self._quantizable = {
+            name: part for name, part in module.named_modules() if hasattr(part, "to_quantized")
+        }
         self._formats: dict[str, dict[str, Any]] = {}
         self._weights: dict[str, mx.array] = {}
         self.loaded = Loaded()
@@ -67,7 +71,7 @@ class _Filler:
         if shape not in (tensor.shape, (1, *tensor.shape)):
             raise ModelError(f"{self._file.path}: {tensor.name} is {tensor.shape}, {shape} is wanted")
         owner = path.removesuffix(".weight")
-        if self._keep and tensor.type in QUANTIZED and owner in self._quantizable:
+        if self._keep and self._keepable(tensor, owner):
             arrays = self._add_packed(tensor, owner)
         else:
             arrays = self._add_dense(tensor, path)
@@ -82,6 +86,12 @@ class _Filler:
         except ValueError as error:
             message = " ".join(str(error).split())[:300]
             raise ModelError(f"{self._file.path}: {message}") from error
+
+    def _keepable(self, tensor: Tensor, owner: str) -> bool:
+        if tensor.type not in QUANTIZED or owner not in self._quantizable:
+            return False
+        # An mxfp4 embedding would hand bfloat16 to all layers.
+        return tensor.type != Type.MXFP4 or not isinstance(self._quantizable[owner], Embedding)
 
     def _add_packed(self, tensor: Tensor, owner: str) -> dict[str, mx.array]:
         quantized, arrays = packed(tensor, self._rows(tensor), self._dtype)

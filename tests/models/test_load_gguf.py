@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType as Type
+
+from mlxserver.models.errors import ModelError
+from mlxserver.models.load import ModelSource, load_model
+from tests.models import gguf_files
+from tests.models.gguf_files import KINDS, logits
+
+
+def load(path: Path, **options: object):
+    return load_model(ModelSource(path=str(path)), **options)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_logits_of_the_loaded_model_are_those_of_the_original(name: str, tmp_path: Path) -> None:
+    original = gguf_files.write(tmp_path / "model.gguf", KINDS[name])
+    model, notes = load(tmp_path / "model.gguf", dtype="float32")
+    assert notes == []
+    assert mx.array_equal(logits(model.module), logits(original))
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-tied", "gemma3", "qwen2moe", "gpt-oss"])
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.MXFP4])
+def test_kept_and_dequantized_weights_give_the_same_logits(name: str, kind: Type, tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS[name], kind)
+    kept, kept_notes = load(tmp_path / "model.gguf", dtype="float32", weights="keep")
+    dense, dense_notes = load(tmp_path / "model.gguf", dtype="float32", weights="dequantize")
+    assert kept_notes and "stay quantised" in kept_notes[0]
+    assert dense_notes and "dequantised to float32" in dense_notes[0]
+    assert kept.info.size < dense.info.size
+    assert kept.info.n_params == dense.info.n_params
+    assert (kept.info.ftype, dense.info.ftype) == ("all F32", "all F32")
+    difference = mx.abs(logits(kept.module) - logits(dense.module)).max().item()
+    assert difference < 1e-3, difference
+
+
+def test_facts_of_the_model(tmp_path: Path) -> None:
+    original = gguf_files.write(tmp_path / "model.gguf", KINDS["llama-tied"])
+    model, _ = load(tmp_path / "model.gguf", dtype="float32")
+    info = model.info
+    assert info.path == str(tmp_path / "model.gguf")
+    assert (info.architecture, info.n_vocab, info.n_ctx_train, info.n_embd) == ("llama", 256, 512, 32)
+    assert info.n_params == sum(value.size for _, value in gguf_files.tree_flatten(original.parameters()))
+    assert info.size == 4 * info.n_params
+    assert info.ftype == "all F32"
+    assert (info.bos_text, info.eos_text) == ("<|end|>", "<|end|>")
+    assert info.chat_template == "{{ messages }}"
+    assert info.sampling_defaults == {"temperature": 0.3, "top_k": 7, "samplers": ("top_k", "temperature")}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_compute_dtype(dtype: str, tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS["llama"])
+    model, _ = load(tmp_path / "model.gguf", dtype=dtype)
+    assert logits(model.module).dtype == getattr(mx, dtype)
+    assert model.info.ftype == {"float16": "F16", "bfloat16": "BF16"}[dtype]
+
+
+@pytest.mark.parametrize("kind", [Type.F16, Type.BF16])
+def test_sixteen_bit_files_load_exactly(kind: Type, tmp_path: Path) -> None:
+    original = gguf_files.write(tmp_path / "model.gguf", KINDS["llama"], kind)
+    model, _ = load(tmp_path / "model.gguf", dtype="float32")
+    stored = {Type.F16: mx.float16, Type.BF16: mx.bfloat16}[kind]
+    weight = original.model.layers[0].mlp.up_proj.weight.astype(stored).astype(mx.float32)
+    assert mx.array_equal(model.module.model.layers[0].mlp.up_proj.weight, weight)
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="the limit is the CPU backend's")
+def test_experts_on_the_cpu_need_float32(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS["mixtral"])
+    with pytest.raises(ModelError, match="float32 only"):
+        load(tmp_path / "model.gguf", dtype="float16")
+
+
+def test_overrides_reach_the_model(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS["llama"])
+    overrides = ["llama.context_length=int:99", "general.sampling.temp=float:0.5", "llama.block_count=str:x"]
+    model, notes = load(tmp_path / "model.gguf", override_kv=overrides)
+    assert model.info.n_ctx_train == 99
+    assert model.info.sampling_defaults["temperature"] == 0.5
+    assert notes == ["override of llama.block_count ignored: it is int in the file, not str"]
+
+
+def test_unknown_architecture_names_itself_and_the_known_ones(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS["llama"])
+    with pytest.raises(ModelError, match="'mamba' is not supported .known: .*gpt-oss.*qwen3moe.*smollm3"):
+        load(tmp_path / "model.gguf", override_kv=["general.architecture=str:mamba"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("llama.block_count=int:1000000000", "1000000000 layers are announced, the tensors are of 2"),
+        ("llama.block_count=int:1", "1 layers are announced"),
+        ("llama.block_count=int:0", "not a positive whole number"),
+        ("llama.embedding_length=int:64", "is wanted"),
+        ("llama.attention.head_count=int:3", "6 rows for 3 heads|rows for 3 heads|is wanted"),
+        ("llama.rope.scaling.factor=float:nan", "not a number"),
+        ("llama.rope.dimension_count=int:4", "4 rotary dimensions for heads of 8"),
+        ("llama.embedding_length=int:2147483647", "is wanted|describe no"),
+        ("llama.feed_forward_length=int:2147483647", "is wanted|describe no"),
+        ("llama.attention.head_count=int:2147483647", "rows for|is wanted|describe no|rotary"),
+        ("llama.attention.key_length=int:2147483647", "is wanted|describe no|rotary"),
+    ],
+)
+def test_metadata_that_contradict_the_tensors(override: str, message: str, tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS["llama"])
+    with pytest.raises(ModelError, match=message):
+        load(tmp_path / "model.gguf", override_kv=[override])
+
+
+def test_unsupported_rope_scaling_is_refused(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS["qwen3moe"])
+    overrides = ["qwen3moe.rope.scaling.type=str:yarn", "qwen3moe.rope.scaling.factor=float:4"]
+    with pytest.raises(ModelError, match="rope scaling is not supported for the architecture 'qwen3moe'"):
+        load(tmp_path / "model.gguf", override_kv=overrides)
+
+
+def test_a_missing_and_a_superfluous_tensor(tmp_path: Path) -> None:
+    kind = KINDS["llama"]
+    content = (gguf_files.write(tmp_path / "model.gguf", kind), (tmp_path / "model.gguf").read_bytes())[1]
+    (tmp_path / "model.gguf").write_bytes(content.replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_uq.weight"))
+    with pytest.raises(ModelError, match="no place for the tensor 'blk.1.ffn_uq.weight'"):
+        load(tmp_path / "model.gguf")
+    (tmp_path / "model.gguf").write_bytes(content.replace(b"output_norm.weight", b"rope_factors_long."))
+    with pytest.raises(ModelError):
+        load(tmp_path / "model.gguf")
+
+
+def test_broken_files_give_one_clear_line(tmp_path: Path) -> None:
+    """Truncations and flipped bits: a model error or a model, never anything else."""
+    gguf_files.write(tmp_path / "whole.gguf", KINDS["llama"])
+    content = (tmp_path / "whole.gguf").read_bytes()
+    random = np.random.default_rng(1)
+    outcomes = {"loaded": 0, "refused": 0}
+    for round_ in range(150):
+        broken = bytearray(content)
+        if round_ % 3 == 0:
+            del broken[random.integers(len(broken)) :]
+        else:
+            # The header is where damage is interesting; the rest are weights.
+            for at in random.integers(0, 12000, random.integers(1, 4)):
+                broken[at] ^= 1 << random.integers(8)
+        (tmp_path / "model.gguf").write_bytes(broken)
+        try:
+            load(tmp_path / "model.gguf")
+            outcomes["loaded"] += 1
+        except ModelError as error:
+            assert "\n" not in str(error)
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 10, outcomes
+
+
+@pytest.mark.real_model
+def test_smollm2(smollm2: Path) -> None:
+    model, _ = load(smollm2, dtype="float32", weights="dequantize")
+    info = model.info
+    assert (info.n_vocab, info.n_ctx_train, info.n_embd) == (49152, 8192, 576)
+    assert (info.n_params, info.size, info.ftype) == (134515008, 538060032, "all F32")
+    assert (info.bos_text, info.eos_text) == ("<|im_start|>", "<|im_end|>")
+    # Greedy continuation of "The capital of France is", as llama-server gives it.
+    tokens = model.tokenizer.encode("The capital of France is")
+    for _ in range(2):
+        tokens.append(int(model.module(mx.array([tokens]))[0, -1].argmax().item()))
+    assert model.tokenizer.decode(tokens) == b"The capital of France is Paris."

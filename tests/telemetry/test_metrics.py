@@ -1,0 +1,91 @@
+"""Names, order and number format of a scrape, and the rates between two."""
+
+from __future__ import annotations
+
+from mlxserver.engine.task import Counters, SlotView, Snapshot
+from mlxserver.telemetry.metrics import Metrics
+
+NAMES = [
+    "prompt_tokens_total",
+    "prompt_tokens_cached_total",
+    "prompt_seconds_total",
+    "tokens_predicted_total",
+    "tokens_predicted_seconds_total",
+    "n_decode_total",
+    "n_tokens_max",
+    "spec_decode_num_draft_tokens_total",
+    "spec_decode_num_accepted_tokens_total",
+    "spec_decode_num_drafts_total",
+    "prompt_tokens_seconds",
+    "predicted_tokens_seconds",
+    "requests_processing",
+    "requests_deferred",
+    "n_busy_slots_per_decode",
+]
+
+
+def scrape(metrics: Metrics, *slots: SlotView, deferred: int = 0, **counters: float) -> dict[str, str]:
+    text = metrics.render(Snapshot(slots, Counters(**counters), deferred))  # type: ignore[arg-type]
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return dict(line.rsplit(" ", 1) for line in lines)
+
+
+def test_llama_servers_metrics_come_first_and_in_its_order() -> None:
+    metrics = Metrics()
+    metrics.request_done("/health", 200, 0.1)
+    names = list(scrape(metrics))
+    assert names[: len(NAMES)] == [f"llamacpp:{name}" for name in NAMES]
+    assert all(name.startswith("mlxserver:") for name in names[len(NAMES) :])
+
+
+def test_each_metric_has_its_help_and_type() -> None:
+    lines = Metrics().render(Snapshot((), Counters(), 0)).splitlines()
+    assert lines[0].startswith("# HELP llamacpp:prompt_tokens_total ")
+    assert lines[1:3] == ["# TYPE llamacpp:prompt_tokens_total counter", "llamacpp:prompt_tokens_total 0"]
+    assert "# TYPE llamacpp:n_tokens_max counter" in lines
+    assert "# TYPE llamacpp:requests_deferred gauge" in lines
+
+
+def test_numbers_have_six_digits() -> None:
+    found = scrape(Metrics(), prompt_tokens=1234567, prompt_seconds=0.123456789, predicted_tokens=999999)
+    assert found["llamacpp:prompt_tokens_total"] == "1.23457e+06"
+    assert found["llamacpp:prompt_seconds_total"] == "0.123457"
+    assert found["llamacpp:tokens_predicted_total"] == "999999"
+
+
+def test_rates_count_from_the_last_scrape() -> None:
+    metrics = Metrics()
+    first = scrape(
+        metrics, prompt_tokens=10, prompt_seconds=2.0, predicted_after_first=3, predicted_seconds=1
+    )
+    assert first["llamacpp:prompt_tokens_seconds"] == "5"
+    assert first["llamacpp:predicted_tokens_seconds"] == "3"
+    second = scrape(
+        metrics, prompt_tokens=40, prompt_seconds=3.0, predicted_after_first=3, predicted_seconds=1
+    )
+    assert second["llamacpp:prompt_tokens_seconds"] == "30"
+    assert second["llamacpp:predicted_tokens_seconds"] == "0"
+
+
+def test_slots_at_work() -> None:
+    slots = (SlotView(0, 8, True), SlotView(1, 8, False), SlotView(2, 8, True))
+    found = scrape(Metrics(), *slots, deferred=4, busy_slots=6, decodes=4)
+    assert found["llamacpp:requests_processing"] == "2"
+    assert found["llamacpp:requests_deferred"] == "4"
+    assert found["llamacpp:n_busy_slots_per_decode"] == "1.5"
+
+
+def test_requests_are_counted_by_route_and_class_of_status() -> None:
+    metrics = Metrics()
+    for status in (200, 204, 404):
+        metrics.request_done("/props", status, 0.2)
+    found = scrape(metrics)
+    assert found['mlxserver:http_requests_total{route="/props",status="2xx"}'] == "2"
+    assert found['mlxserver:http_requests_total{route="/props",status="4xx"}'] == "1"
+    assert found['mlxserver:http_request_seconds_bucket{route="/props",le="0.1"}'] == "0"
+    assert found['mlxserver:http_request_seconds_count{route="/props"}'] == "3"
+
+
+def test_servers_do_not_share_their_counts() -> None:
+    Metrics().request_done("/props", 200, 0.1)
+    assert not [name for name in scrape(Metrics()) if "props" in name]

@@ -1,0 +1,176 @@
+"""The process around the application: listening, loading, failing, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from mlxserver import serving
+from mlxserver.models.errors import ModelError
+from mlxserver.options import parse_command_line
+from tests.api.fake_engine import FakeEngine
+from tests.api.served import served_state
+
+
+def options(*argv: str) -> Any:
+    return parse_command_line(["-m", "fake.gguf", "--port", "0", *argv], {})
+
+
+def started(closed: list[bool] | None = None) -> Any:
+    """What starting the engine gives, without one."""
+    engine = SimpleNamespace(close=lambda timeout: None if closed is None else closed.append(True))
+    return SimpleNamespace(model=served_state().model, client=FakeEngine("ok"), engine=engine)
+
+
+class Serving:
+    """A server on a free port, or on a Unix socket, whose model loads when told to."""
+
+    def __init__(self, *argv: str) -> None:
+        self.state = serving.ServerState(options(*argv))
+        app = serving.make_app(self.state)
+        self.server = serving.Server(serving.uvicorn_config(app, self.state.options))
+        self.listener = serving.bind(self.state.options.host, 0, reuse_port=False)
+        self.address = serving.address_of(self.listener, self.state.options)
+        self.closed: list[bool] = []
+        self.loaded: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def run(self, monkeypatch: pytest.MonkeyPatch, use: Callable[[], Awaitable[None]]) -> int:
+        async def start_engine(_: Any) -> Any:
+            return await self.loaded
+
+        monkeypatch.setattr(serving, "start_engine", start_engine)
+        running = asyncio.create_task(serving._run(self.server, self.listener, self.state))
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        await use()
+        return await asyncio.wait_for(running, 10)
+
+    def load(self) -> None:
+        self.loaded.set_result(started(self.closed))
+
+    def stop(self) -> None:
+        self.server.handle_exit(signal.SIGTERM, None)
+
+
+def test_it_answers_before_during_and_after_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        server = Serving()
+
+        async def use() -> None:
+            async with httpx.AsyncClient(base_url=server.address) as client:
+                assert (await client.get("/health")).status_code == 503
+                server.load()
+                while (response := await client.get("/health")).status_code == 503:
+                    await asyncio.sleep(0.01)
+                assert response.headers.get_list("server") == ["llama.cpp"]
+            server.stop()
+
+        assert await server.run(monkeypatch, use) == 0
+        assert server.closed == [True]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [ModelError("no such model"), RuntimeError("unforeseen")])
+def test_a_model_that_does_not_load_ends_the_process(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        server = Serving()
+
+        async def use() -> None:
+            server.loaded.set_exception(error)
+
+        assert await server.run(monkeypatch, use) == 1
+
+    asyncio.run(run())
+    assert str(error) in caplog.text
+    assert "exiting due to model loading error" in caplog.text
+
+
+def test_it_stops_while_the_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        server = Serving()
+
+        async def use() -> None:
+            server.stop()
+
+        assert await server.run(monkeypatch, use) == 0
+
+    asyncio.run(run())
+
+
+def test_a_unix_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+
+    async def run() -> None:
+        server = Serving("--host", str(path))
+        assert server.address == f"unix://{path}"
+
+        async def use() -> None:
+            transport = httpx.AsyncHTTPTransport(uds=str(path))
+            async with httpx.AsyncClient(transport=transport, base_url="http://local") as client:
+                assert (await client.get("/health")).status_code == 503
+            server.stop()
+
+        assert await server.run(monkeypatch, use) == 0
+
+    asyncio.run(run())
+    assert not path.exists()
+
+
+def test_a_port_in_use_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert serving.serve(options("--port", str(other.getsockname()[1]))) == 1
+    assert "exiting due to HTTP server error" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--ssl-key-file", "/absent.key", "--ssl-cert-file", "/absent.crt"),
+        ("--path", "/absent-folder"),
+        ("--host", "no-such-host.invalid"),
+    ],
+)
+def test_what_cannot_be_served_ends_the_process(
+    argv: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert serving.serve(options(*argv)) == 1
+    assert "exiting due to HTTP server error" in caplog.text
+
+
+def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(serving.os, "_exit", codes.append)
+    server = serving.Server(serving.uvicorn_config(None, options()))
+    server.handle_exit(signal.SIGINT, None)
+    assert (server.should_exit, codes) == (True, [])
+    server.handle_exit(signal.SIGINT, None)
+    assert codes == [1]
+
+
+def test_addresses() -> None:
+    with serving.bind("127.0.0.1", 0, reuse_port=True) as listener:
+        port = listener.getsockname()[1]
+        assert serving.address_of(listener, options()) == f"http://127.0.0.1:{port}"
+        secure = options("--ssl-key-file", "k", "--ssl-cert-file", "c")
+        assert serving.address_of(listener, secure) == f"https://127.0.0.1:{port}"
+
+
+def test_open_origins_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    serving.warn_of_open_origins(options("--api-key", "k"))
+    serving.warn_of_open_origins(options("--cors-origins", "localhost"))
+    assert not caplog.text
+    serving.warn_of_open_origins(options())
+    assert "no API key is set" in caplog.text
