@@ -79,7 +79,10 @@ class Engine:
         pending: Step | None = None
         t_collected = time.perf_counter()
         while not self._closing:
-            self._read_mail(scheduler, wait=pending is None and all(slot.is_idle for slot in scheduler.slots))
+            rests = pending is None and all(slot.is_idle for slot in scheduler.slots)
+            if rests:
+                scheduler.check()
+            self._read_mail(scheduler, wait=rests)
             if pending and runner.needs_host(pending.plan.decodes):
                 t_collected = self._commit(scheduler, runner, pending, t_collected)
                 pending = None

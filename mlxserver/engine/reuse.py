@@ -8,12 +8,15 @@ from typing import Protocol
 
 from mlxserver.engine.plan import Copy, Cut, Load, Move, Save
 from mlxserver.engine.slot import Slot, SlotState
-from mlxserver.engine.task import Task
+from mlxserver.engine.task import CacheStats, Task
 from mlxserver.kv.prefix import common_prefix
 from mlxserver.kv.trie import Node, PrefixTrie
 
 WORTH_WAITING = 16
 """Tokens that another slot is about to evaluate and that a prompt rather waits for than evaluates again."""
+
+CHECKED_NODES = 5000
+"""A larger trie is not walked through each time the engine comes to rest."""
 
 
 class States(Protocol):
@@ -41,7 +44,8 @@ class Reuse:
         self._states = states
         self._slots = slots
         self._trie = trie
-        self.n_hits = 0
+        self._prompts = 0
+        self._hits = 0
 
     def take_over(self, slot: Slot, task: Task) -> tuple[int, list[Move]]:
         """How many tokens of the prompt are taken over, and the moves that bring them into the slot.
@@ -56,7 +60,8 @@ class Reuse:
         if own < len(slot.tokens):
             moves += self.keep(slot)
         moves += self._bring(slot, best, min(own, best.n) if self._states.is_plain else 0)
-        self.n_hits += best.n > 0
+        self._prompts += 1
+        self._hits += best.n > 0
         return best.n, moves
 
     def keep(self, slot: Slot) -> list[Move]:
@@ -64,6 +69,19 @@ class Reuse:
         if self._trie is None or not slot.tokens:
             return []
         return [Save(slot.id, slot.identity, tuple(slot.tokens))]
+
+    def stats(self) -> CacheStats:
+        trie = self._trie
+        if trie is None:
+            return CacheStats(hits=self._hits, prompts=self._prompts)
+        limit = -1 if trie.limit is None else trie.limit
+        held = (trie.nbytes, limit, trie.n_nodes, trie.n_snapshots, trie.evictions)
+        return CacheStats(*held, hits=self._hits, prompts=self._prompts)
+
+    def check(self) -> None:
+        if self._trie is not None and self._trie.n_nodes <= CHECKED_NODES:
+            self._trie.check()
+            assert not any(node.pins for node in self._trie.nodes()), "a node is pinned although nothing runs"
 
     def worth_waiting_for(self, slot: Slot, task: Task) -> bool:
         """Whether another slot is evaluating tokens that this prompt shares."""

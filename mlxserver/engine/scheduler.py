@@ -76,7 +76,13 @@ class Scheduler:
         return events
 
     def snapshot(self, with_tokens: bool) -> Snapshot:
-        return Snapshot(tuple(s.view(with_tokens) for s in self.slots), self.counters, len(self._deferred))
+        slots = tuple(slot.view(with_tokens) for slot in self.slots)
+        return Snapshot(slots, self.counters, len(self._deferred), self.reuse.stats())
+
+    def check(self) -> None:
+        """While nothing runs: raise AssertionError where the books of slots and trie do not add up."""
+        self.reuse.check()
+        assert not self._deferred, "a task waits although every slot is idle"
 
     # ---------------------------------------------------------------- plan
 

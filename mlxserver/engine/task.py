@@ -139,6 +139,21 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The prefix trie: what it holds now, and totals since the start."""
+
+    nbytes: int = 0
+    limit: int = 0
+    """Bytes; -1 without bound, 0 without a trie."""
+    entries: int = 0
+    snapshots: int = 0
+    evictions: int = 0
+    hits: int = 0
+    """Prompts of which something was taken over, from wherever."""
+    prompts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The engine's state after a step; immutable, so any thread may read it."""
 
@@ -146,3 +161,4 @@ class Snapshot:
     counters: Counters
     deferred: int
     """Tasks that wait for a slot."""
+    cache: CacheStats = CacheStats()

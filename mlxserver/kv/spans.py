@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KVSpan:
     """``layers`` holds (keys, values) of each plain attention layer, (1, heads, n, head_dim) in the KV types."""
 
@@ -20,7 +21,7 @@ class KVSpan:
         """Tokens; 0 for a model without plain layers."""
         return self.layers[0][0].shape[2] if self.layers else 0
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
 
@@ -37,13 +38,13 @@ class KVSpan:
         return KVSpan(layers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KVSnapshot:
     """mlx-lm's caches of the layers that cannot be cut, after some token. Arrays are shared, never changed."""
 
     caches: tuple[Any, ...]
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self.caches)
 

@@ -93,6 +93,7 @@ class PrefixTrie:
         self.max_snapshots = max_snapshots
         self.nbytes = 0
         self.n_nodes = 0
+        self.n_snapshots = 0
         self.evictions = 0
         self._roots: dict[CacheIdentity, Node] = {}
         self._ticks = itertools.count(1)
@@ -160,6 +161,7 @@ class PrefixTrie:
             end = self._append(end, tokens, span(match.n, len(tokens)))
         if snapshot is not None and end.snapshot is None:
             end.snapshot = snapshot
+            self.n_snapshots += 1
             self.nbytes += snapshot.nbytes
             self._bound_snapshots(keep=end)
         self.touch(end)
@@ -179,19 +181,17 @@ class PrefixTrie:
             if node.parent is not None:
                 yield node
 
-    @property
-    def n_snapshots(self) -> int:
-        return sum(node.snapshot is not None for node in self.nodes())
-
     def check(self) -> None:
         """Raise AssertionError where the books do not add up."""
-        total = count = 0
+        total = count = snapshots = 0
         for node in self.nodes():
             assert node.parent is not None and node.parent.end == node.start, "a node does not follow its parent"
             assert node.parent.children[node.tokens[0]] is node, "a node is not its parent's child"
             assert node.pins >= 0, "a node was unpinned too often"
             total, count = total + node.nbytes, count + 1
+            snapshots += node.snapshot is not None
         assert (total, count) == (self.nbytes, self.n_nodes), "held bytes or nodes are miscounted"
+        assert snapshots == self.n_snapshots, "snapshots are miscounted"
         assert self.limit is None or self.nbytes <= self.limit, "more bytes are held than allowed"
 
     # ------------------------------------------------------------ structure
@@ -247,6 +247,7 @@ class PrefixTrie:
         for node in holders[: max(0, len(holders) + 1 - self.max_snapshots)]:
             assert node.snapshot is not None
             self.nbytes -= node.snapshot.nbytes
+            self.n_snapshots -= 1
             node.snapshot = None
 
     def _evict_one(self) -> bool:
@@ -273,6 +274,7 @@ class PrefixTrie:
         del parent.children[node.tokens[0]]
         self.nbytes -= node.nbytes
         self.n_nodes -= 1
+        self.n_snapshots -= node.snapshot is not None
         self.evictions += 1
         if parent.parent is None and not parent.children:
             self._roots = {identity: root for identity, root in self._roots.items() if root is not parent}
