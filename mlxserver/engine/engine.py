@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.mailbox import Cancel, Close, Message, StopAt, Submit
+from mlxserver.engine.mailbox import Cancel, Close, Message, SlotAction, StopAt, Submit
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.runner import Runner, Step
 from mlxserver.engine.scheduler import Scheduler
+from mlxserver.engine.slot_actions import SlotActions
 from mlxserver.engine.task import Event, Snapshot
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.model import Model
@@ -42,7 +43,7 @@ class Engine:
         self._mailbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._scheduler: Scheduler | None = None
-        self._runner: Runner | None = None
+        self._actions: list[SlotAction] = []
         self._closing = False
         self._shows_tokens = bool(int(os.environ.get("LLAMA_SERVER_SLOTS_DEBUG") or 0))
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
@@ -68,21 +69,24 @@ class Engine:
     def _main(self) -> None:
         try:
             model, config = self._load()
-            self._scheduler, self._runner = _assemble(model, config)
+            scheduler, runner, actions = _assemble(model, config)
         except Exception as error:
             self._on_failed(error)
             return
+        self._scheduler = scheduler
         self._on_ready(model, config)
-        self._loop(self._scheduler, self._runner)
+        self._loop(scheduler, runner, actions)
 
-    def _loop(self, scheduler: Scheduler, runner: Runner) -> None:
+    def _loop(self, scheduler: Scheduler, runner: Runner, actions: SlotActions) -> None:
         pending: Step | None = None
         t_collected = time.perf_counter()
         while not self._closing:
-            rests = pending is None and all(slot.is_idle for slot in scheduler.slots)
+            idle = all(slot.is_idle and not slot.is_reserved for slot in scheduler.slots)
+            rests = pending is None and idle
             if rests:
                 scheduler.check()
             self._read_mail(scheduler, wait=rests)
+            self._act(scheduler, actions)
             if pending and runner.needs_host(pending.plan.decodes):
                 t_collected = self._commit(scheduler, runner, pending, t_collected)
                 pending = None
@@ -118,6 +122,20 @@ class Engine:
         except queue.Empty:
             pass
 
+    def _act(self, scheduler: Scheduler, actions: SlotActions) -> None:
+        """Carry out the slot actions whose slot is idle; the others wait for theirs."""
+        waiting, self._actions = self._actions, []
+        for action in waiting:
+            slot = scheduler.slots[action.slot % len(scheduler.slots)]
+            if not slot.is_idle:
+                slot.is_reserved = True
+                self._actions.append(action)
+                continue
+            outcome = actions.carry_out(action, slot)
+            with self._lock:
+                scheduler.give_back(slot)
+            action.reply(outcome)
+
     def _handle(self, scheduler: Scheduler, message: Message) -> None:
         match message:
             case Submit(task):
@@ -126,6 +144,9 @@ class Engine:
                 scheduler.cancel(task_id)
             case StopAt(task_id, n_generated):
                 scheduler.stop(task_id, n_generated)
+            case SlotAction():
+                scheduler.reserve(message.slot)
+                self._actions.append(message)
             case Close():
                 self._closing = True
 
@@ -134,7 +155,7 @@ class Engine:
             self._emit(events)
 
 
-def _assemble(model: Model, config: EngineConfig) -> tuple[Scheduler, Runner]:
+def _assemble(model: Model, config: EngineConfig) -> tuple[Scheduler, Runner, SlotActions]:
     import mlx.core as mx
 
     from mlxserver.engine.batch_check import rows_agree
@@ -156,7 +177,9 @@ def _assemble(model: Model, config: EngineConfig) -> tuple[Scheduler, Runner]:
     scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie)
     n_logits = model.module(mx.array([[0]])).shape[-1]  # a padded head is wider than the vocabulary
     sampler = Sampler(n_logits, tokenizer.eog_ids, tokenizer)
-    return scheduler, Runner(model.module, states, Mover(states, trie), sampler, alone)
+    mover = Mover(states, trie)
+    runner = Runner(model.module, states, mover, sampler, alone)
+    return scheduler, runner, SlotActions(model, config, states, mover, scheduler.reuse)
 
 
 def _trie(config: EngineConfig) -> PrefixTrie | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from mlxserver.engine.task import Task
 
@@ -28,8 +31,28 @@ class StopAt:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotAction:
+    """Save, restore or erase a slot once it is idle. ``reply`` gets the outcome on the engine thread."""
+
+    kind: Literal["save", "restore", "erase"]
+    slot: int
+    path: Path | None
+    reply: Callable[[SlotOutcome], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOutcome:
+    """``n_tokens`` saved, restored or erased; ``n_bytes`` written or read; ``error`` says why it failed."""
+
+    n_tokens: int = 0
+    n_bytes: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the thread after the step that it is in."""
 
 
-Message = Submit | Cancel | StopAt | Close
+Message = Submit | Cancel | StopAt | SlotAction | Close

@@ -71,6 +71,17 @@ class Scheduler:
         if slot and slot.state is SlotState.GENERATING:
             self._finish(slot, "stop", n_generated)
 
+    def reserve(self, slot_id: int) -> Slot:
+        """Keep a slot, once idle, for an action on its state."""
+        slot = self.slots[slot_id % len(self.slots)]
+        slot.is_reserved = True
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """The action is done; tasks may have the slot again."""
+        slot.is_reserved = False
+        self._place_deferred(slot)
+
     def take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
@@ -122,7 +133,7 @@ class Scheduler:
         slot = select_slot(self.slots, task.id_slot, task.tokens, self._config.slot_prompt_similarity)
         if slot is None:
             return False
-        others = [other for other in self.slots if other.is_idle and other is not slot]
+        others = [other for other in self.slots if other.is_free and other is not slot]
         if len(others) < len(task.children):
             return False
         self._is_untidy = True
@@ -349,7 +360,7 @@ class Scheduler:
         rest = [task for task in self._deferred if task.id_slot != slot.id]
         self._deferred = []
         for task in (*mine, *rest):
-            if not any(other.is_idle for other in self.slots) or not self._place(task):
+            if not any(other.is_free for other in self.slots) or not self._place(task):
                 self._deferred.append(task)
 
     def _slot_of(self, task_id: int) -> Slot | None:

@@ -15,7 +15,7 @@ def select_slot(slots: Sequence[Slot], id_slot: int, tokens: Sequence[int], simi
     """
     if id_slot >= 0:
         slot = slots[id_slot % len(slots)]
-        return slot if slot.is_idle else None
+        return slot if slot.is_free else None
     return _most_similar(slots, tokens, similarity) or _least_recently_used(slots)
 
 
@@ -24,7 +24,7 @@ def _most_similar(slots: Sequence[Slot], tokens: Sequence[int], threshold: float
     if threshold == 0 or not tokens:
         return None
     for slot in slots:
-        if slot.is_idle and slot.tokens:
+        if slot.is_free and slot.tokens:
             similarity = common_prefix(slot.tokens, tokens) / len(tokens)
             if similarity > best_similarity and similarity > threshold:
                 best, best_similarity = slot, similarity
@@ -33,5 +33,5 @@ def _most_similar(slots: Sequence[Slot], tokens: Sequence[int], threshold: float
 
 def _least_recently_used(slots: Sequence[Slot]) -> Slot | None:
     """Ties go to the highest id, so that a fresh server fills its slots from the last one on."""
-    idle = [slot for slot in slots if slot.is_idle]
+    idle = [slot for slot in slots if slot.is_free]
     return min(idle, key=lambda slot: (slot.t_last_used, -slot.id), default=None)

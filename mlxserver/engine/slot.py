@@ -32,6 +32,9 @@ class Slot:
     identity: CacheIdentity = BASE_IDENTITY
     t_last_used: float = -1.0
 
+    is_reserved: bool = False
+    """A slot action waits for the slot; no task gets it before."""
+
     task: Task | None = None
     task_id: int = -1
     parent: Slot | None = None
@@ -49,6 +52,10 @@ class Slot:
     @property
     def is_idle(self) -> bool:
         return self.state is SlotState.IDLE
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_idle and not self.is_reserved
 
     @property
     def n_prompt(self) -> int:

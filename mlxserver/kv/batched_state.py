@@ -24,6 +24,12 @@ class BatchedState:
         self._batch: Cache = None
         self._batch_rows: tuple[int, ...] = ()
 
+    def fresh(self, state: Any) -> Cache:
+        """A cache of this layer in a given ``state``."""
+        cache = self._fresh()
+        cache.state = state
+        return cache
+
     def one(self, row: int) -> Cache:
         """The row's cache with a batch of 1."""
         if row in self._batch_rows:

@@ -96,6 +96,17 @@ class SlotKV:
         self.keys[row : row + 1, :, start:end] = keys
         self.values[row : row + 1, :, start:end] = values
 
+    def fits(self, keys: mx.array, values: mx.array, n: int) -> bool:
+        """Whether ``n`` tokens could be written to a row."""
+        pairs = ((keys, self.keys, self.key_type), (values, self.values, self.value_type))
+        return all(
+            array.ndim == 4
+            and array.dtype == dtype
+            and (array.shape[0], array.shape[2]) == (1, n)
+            and (buffer is None or (array.shape[1], array.shape[3]) == (buffer.shape[1], buffer.shape[3]))
+            for array, buffer, dtype in pairs
+        )
+
     def swap(self, a: int, b: int, n_a: int, n_b: int) -> None:
         """Exchange two rows that hold ``n_a`` and ``n_b`` tokens."""
         if self.keys is None or self.values is None:

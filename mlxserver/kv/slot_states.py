@@ -100,6 +100,21 @@ class SlotStates:
             layer.write(self._row[slot], cache)
         self._length[slot] = n
 
+    def snapshot_of(self, states: Sequence[Any]) -> KVSnapshot | None:
+        """Caches of this model in the given ``cache.state``s; raises where they are not of its layers."""
+        if len(states) != len(self._uncut):
+            raise ValueError(f"{len(states)} states for {len(self._uncut)} layers")
+        caches = []
+        for layer, state in zip(self._uncut, states, strict=True):
+            caches.append(layer.fresh(state))
+        return KVSnapshot(tuple(caches)) if caches else None
+
+    def fits(self, span: KVSpan, n: int) -> bool:
+        """Whether a span holds ``n`` tokens of every plain layer in the shapes and types of the buffers."""
+        return len(span.layers) == len(self._plain) and all(
+            layer.fits(keys, values, n) for layer, (keys, values) in zip(self._plain, span.layers, strict=True)
+        )
+
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Give slot ``target`` the tokens ``[start, end)`` of slot ``source`` behind its own ``start``.
 

@@ -1,0 +1,119 @@
+"""Saves, restores and erases a slot's state between steps, on the engine thread."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.mailbox import SlotAction, SlotOutcome
+from mlxserver.engine.mover import Mover
+from mlxserver.engine.reuse import Reuse
+from mlxserver.engine.slot import Slot
+from mlxserver.kv.slot_file import SlotFile, SlotFileError, read_slot_file, write_slot_file
+from mlxserver.kv.slot_states import SlotStates
+from mlxserver.models.model import Model
+
+log = logging.getLogger("mlxserver.srv")
+
+NO_STATE = "No available space in KV cache or invalid slot save file"
+SAMPLE = 64
+"""Values of each weight that tell models of one shape apart."""
+
+
+class SlotActions:
+    """What a slot held before is kept in the trie, where there is one."""
+
+    def __init__(self, model: Model, config: EngineConfig, states: SlotStates, mover: Mover, reuse: Reuse) -> None:
+        self._model = model
+        self._config = config
+        self._states = states
+        self._mover = mover
+        self._reuse = reuse
+
+    def carry_out(self, action: SlotAction, slot: Slot) -> SlotOutcome:
+        """The slot is idle. Never raises."""
+        begin = time.perf_counter()
+        try:
+            n_tokens, n_bytes = self._do(action, slot)
+        except (SlotFileError, OSError) as error:
+            return SlotOutcome(error=str(error))
+        except Exception as error:
+            log.exception("a slot action failed")
+            return SlotOutcome(error=type(error).__name__)
+        return SlotOutcome(n_tokens, n_bytes, time.perf_counter() - begin)
+
+    def _do(self, action: SlotAction, slot: Slot) -> tuple[int, int]:
+        if action.kind == "erase":
+            n_erased = len(slot.tokens)
+            self._empty(slot)
+            return n_erased, 0
+        assert action.path is not None
+        if action.kind == "save":
+            return len(slot.tokens), self._save(slot, action.path)
+        if not action.path.exists():  # as llama-server does: a slot to be filled from nothing is empty
+            self._keep(slot)
+            self._empty(slot)
+            raise SlotFileError(NO_STATE)
+        return self._restore(slot, self._read(action.path)), action.path.stat().st_size
+
+    def _keep(self, slot: Slot) -> None:
+        for move in self._reuse.keep(slot):
+            self._mover.carry_out(move)
+
+    def _empty(self, slot: Slot) -> None:
+        self._states.truncate(slot.id, 0)
+        slot.tokens = []
+
+    def _save(self, slot: Slot, path: Path) -> int:
+        """Write the state of the slot's tokens; the bytes written."""
+        states, n = self._states, len(slot.tokens)
+        if not states.is_plain:
+            states.truncate(slot.id, n)
+        span, snapshot = states.read_span(slot.id, 0, n), states.read_snapshot(slot.id)
+        return write_slot_file(path, self._belongs_to, tuple(slot.tokens), slot.identity, span, snapshot)
+
+    def _read(self, path: Path) -> SlotFile:
+        """A file that fits this model and a slot. Raises SlotFileError."""
+        found = read_slot_file(path, self._belongs_to)
+        if len(found.tokens) > self._config.n_ctx_slot:
+            raise SlotFileError("Restored prompt does not fit in the slot context")
+        if not all(0 <= token < self._model.info.n_vocab for token in found.tokens):
+            raise SlotFileError("Invalid tokens in slot save file")
+        return found
+
+    def _restore(self, slot: Slot, found: SlotFile) -> int:
+        """Replace what the slot holds. Raises SlotFileError and changes nothing where the state does not fit."""
+        try:
+            snapshot = self._states.snapshot_of(found.states)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SlotFileError(NO_STATE) from error
+        if not self._states.fits(found.span, len(found.tokens)):
+            raise SlotFileError(NO_STATE)
+        self._keep(slot)
+        self._states.truncate(slot.id, 0)
+        self._states.write_span(slot.id, 0, found.span)
+        if snapshot is not None:
+            self._states.write_snapshot(slot.id, len(found.tokens), snapshot)
+        slot.tokens, slot.identity = list(found.tokens), found.identity
+        return len(found.tokens)
+
+    @cached_property
+    def _belongs_to(self) -> str:
+        """Names what a state depends on: the weights, the compute type, the KV types."""
+        info, config = self._model.info, self._config
+        parameters: list[tuple[str, Any]] = tree_flatten(self._model.module.parameters())
+        digest = hashlib.blake2b(digest_size=16)
+        for name, weight in parameters:
+            head = mx.contiguous(weight.reshape(-1)[:SAMPLE]).view(mx.uint8)
+            digest.update(f"{name}{weight.shape}{weight.dtype}".encode())
+            digest.update(memoryview(head))
+        facts = (info.architecture, info.n_params, info.ftype, config.cache_type_k, config.cache_type_v)
+        return f"{facts} {config.swa_full} {digest.hexdigest()}"

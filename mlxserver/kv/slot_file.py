@@ -1,0 +1,123 @@
+"""A slot's tokens and state in a safetensors file that says what it belongs to.
+
+The header carries the tokens, the identity of the state and a checksum; a file that does not belong here,
+or is damaged, is refused before anything is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.spans import KVSnapshot, KVSpan
+
+FORMAT = "mlxserver-slot-1"
+
+
+class SlotFileError(Exception):
+    """One line that says why a file cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFile:
+    """``snapshot`` holds ``cache.state`` of the layers that cannot be cut, by layer."""
+
+    tokens: tuple[int, ...]
+    identity: CacheIdentity
+    span: KVSpan
+    states: tuple[Any, ...] = ()
+
+
+def write_slot_file(
+    path: Path,
+    model: str,
+    tokens: tuple[int, ...],
+    identity: CacheIdentity,
+    span: KVSpan,
+    snapshot: KVSnapshot | None,
+) -> int:
+    """Write atomically, readable by the owner only; returns the bytes written. ``model`` names model and KV types."""
+    arrays: dict[str, mx.array] = {}
+    for i, (keys, values) in enumerate(span.layers):
+        arrays[f"{i}.keys"], arrays[f"{i}.values"] = keys, values
+    states = [_plain(cache.state, f"state.{i}", arrays) for i, cache in enumerate(snapshot.caches if snapshot else ())]
+    header = {
+        "format": FORMAT,
+        "model": model,
+        "tokens": list(tokens),
+        "adapters": [list(adapter) for adapter in identity.adapters],
+        "tenant": identity.tenant,
+        "states": states,
+    }
+    text = json.dumps(header)
+    metadata = {"header": text, "checksum": _checksum(text, arrays)}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".slot-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            mx.save_safetensors(file, arrays or {"empty": mx.zeros(1)}, metadata)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path.stat().st_size
+
+
+def read_slot_file(path: Path, model: str) -> SlotFile:
+    """Raises SlotFileError for a file that is absent, damaged, or not of this model and KV types."""
+    if path.is_symlink() or not path.is_file():
+        raise SlotFileError("there is no such file")
+    try:
+        with path.open("rb") as file:
+            arrays, metadata = mx.load(file, format="safetensors", return_metadata=True)
+            mx.eval(arrays)
+        text = metadata["header"]
+        header = json.loads(text)
+        arrays.pop("empty", None)
+        intact = metadata["checksum"] == _checksum(text, arrays)
+    except (RuntimeError, ValueError, KeyError, OSError, TypeError) as error:
+        raise SlotFileError(f"the file is damaged or no slot file ({type(error).__name__})") from error
+    if not intact:
+        raise SlotFileError("the file is damaged (its checksum differs)")
+    if header.get("format") != FORMAT or header.get("model") != model:
+        raise SlotFileError("the file belongs to another model or other KV types")
+    identity = CacheIdentity(tuple((int(i), float(s)) for i, s in header["adapters"]), header["tenant"])
+    n_layers = sum(name.endswith(".keys") for name in arrays)
+    span = KVSpan(tuple((arrays[f"{i}.keys"], arrays[f"{i}.values"]) for i in range(n_layers)))
+    states = tuple(_restored(state, arrays) for state in header["states"])
+    return SlotFile(tuple(header["tokens"]), identity, span, states)
+
+
+def _plain(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:
+    """A cache's state as JSON: an array goes to ``arrays`` and leaves its name."""
+    if isinstance(value, mx.array):
+        arrays[name] = mx.contiguous(value)
+        return {"array": name}
+    if isinstance(value, (list, tuple)):
+        return {"list": [_plain(part, f"{name}.{i}", arrays) for i, part in enumerate(value)]}
+    return {"value": value}
+
+
+def _restored(state: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> Any:
+    if "array" in state:
+        return arrays[state["array"]]
+    return [_restored(part, arrays) for part in state["list"]] if "list" in state else state["value"]
+
+
+def _checksum(header: str, arrays: Mapping[str, mx.array]) -> str:
+    digest = hashlib.blake2b(header.encode(), digest_size=16)
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name}{array.shape}{array.dtype}".encode())
+        digest.update(memoryview(mx.contiguous(array).reshape(-1).view(mx.uint8)))
+    return digest.hexdigest()
