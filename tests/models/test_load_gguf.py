@@ -122,14 +122,33 @@ def test_unsupported_rope_scaling_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "model.gguf", override_kv=overrides)
 
 
-def test_a_missing_and_a_superfluous_tensor(tmp_path: Path) -> None:
-    kind = KINDS["llama"]
-    content = (gguf_files.write(tmp_path / "model.gguf", kind), (tmp_path / "model.gguf").read_bytes())[1]
-    (tmp_path / "model.gguf").write_bytes(content.replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_uq.weight"))
-    with pytest.raises(ModelError, match="no place for the tensor 'blk.1.ffn_uq.weight'"):
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        (b"blk.1.ffn_up.weight", b"blk.1.ffn_uq.weight", "no place for the tensor 'blk.1.ffn_uq.weight'"),
+        (b"blk.1.ffn_up.weight", b"blk-1.ffn_up.weight", "no place for the tensor 'blk-1.ffn_up.weight'"),
+        (b"blk.1.ffn_up.weight", b"blk.1_ffn_up.weight", "layers are announced"),
+        (b"output_norm.weight", b"rope_factors_long.", "no place for the tensor"),
+        (b"token_embd.weight", b"token_embx.weight", "there is no token embedding"),
+    ],
+)
+def test_tensors_without_a_place(name: bytes, other: bytes, message: str, tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "model.gguf", KINDS["llama"])
+    content = (tmp_path / "model.gguf").read_bytes()
+    (tmp_path / "model.gguf").write_bytes(content.replace(name, other))
+    with pytest.raises(ModelError, match=message):
         load(tmp_path / "model.gguf")
-    (tmp_path / "model.gguf").write_bytes(content.replace(b"output_norm.weight", b"rope_factors_long."))
-    with pytest.raises(ModelError):
+
+
+def test_a_place_without_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = gguf_files.tensors
+
+    def all_but_one(*args: object) -> list[object]:
+        return [entry for entry in everything(*args) if entry[0] != "blk.1.attn_k.weight"]
+
+    monkeypatch.setattr(gguf_files, "tensors", all_but_one)
+    gguf_files.write(tmp_path / "model.gguf", KINDS["llama"])
+    with pytest.raises(ModelError, match="Missing 1 parameters: model.layers.1.self_attn.k_proj.weight"):
         load(tmp_path / "model.gguf")
 
 

@@ -5,6 +5,7 @@ Names and conventions are those of llama.cpp's converter (``gguf/tensor_mapping.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from mlxserver.models.gguf.model_file import ModelFile
 from mlxserver.models.gguf.rope import rope_scaling
 
 Config = dict[str, Any]
+
+_BLOCK = re.compile(r"blk\.(?P<number>\d+)\.(?P<part>.+)")
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _ATTENTION = {
@@ -92,12 +95,12 @@ def model_config(file: ModelFile, architecture: Architecture) -> Config:
 def module_path(tensor: str, architecture: Architecture) -> str:
     """``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``; empty for an unknown tensor."""
     stem, _, suffix = tensor.rpartition(".")
-    if stem.startswith("blk."):
-        _, number, part = stem.split(".", 2)
-        path = architecture.layer.get(part)
+    block = _BLOCK.fullmatch(stem)
+    if block:
+        path = architecture.layer.get(block["part"])
         if path == _SINKS:
-            return f"model.layers.{number}.{path}"
-        return f"model.layers.{number}.{path}.{suffix}" if path else ""
+            return f"model.layers.{block['number']}.{path}"
+        return f"model.layers.{block['number']}.{path}.{suffix}" if path else ""
     return f"{_TOP[stem]}.{suffix}" if stem in _TOP else ""
 
 
