@@ -10,9 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
-import mlx.core as mx
-import numpy as np
-
+from mlxserver.sampling.bias import Additions
 from mlxserver.sampling.candidates import Candidates
 from mlxserver.sampling.params import SamplingParams
 from mlxserver.sampling.vocabulary import Pieces
@@ -32,16 +30,21 @@ def find_breakers(texts: Sequence[str], pieces: Pieces) -> Breakers:
         wanted = text.encode().split(b"\0")[0][:_MAX_BREAKER_BYTES]
         if not wanted:
             continue
-        # The proper beginnings of the breaker a token may end with, and how the breaker goes on.
-        tails = {wanted[:n]: tuple(pieces.encode(wanted[n:])[:_MAX_TAIL]) for n in range(1, len(wanted))}
-        for token, piece in enumerate(pieces.all()):
-            if wanted in piece:
-                breakers.setdefault(token, set()).add(())
-            elif tails:
-                found = {tail for beginning, tail in tails.items() if piece.endswith(beginning)}
-                if found:
-                    breakers.setdefault(token, set()).update(found)
+        for token in [t for t, piece in enumerate(pieces.all()) if wanted in piece]:
+            breakers.setdefault(token, set()).add(())
+        if len(wanted) > 1:
+            _find_beginnings(wanted, pieces, breakers)
     return breakers
+
+
+def _find_beginnings(wanted: bytes, pieces: Pieces, breakers: Breakers) -> None:
+    """Tokens that end with a proper beginning of ``wanted``, and how it goes on."""
+    tails = {wanted[:n]: tuple(pieces.encode(wanted[n:])[:_MAX_TAIL]) for n in range(1, len(wanted))}
+    ends = tuple(tails)
+    for token, piece in [(t, p) for t, p in enumerate(pieces.all()) if p.endswith(ends)]:
+        if wanted not in piece:
+            found = {tail for beginning, tail in tails.items() if piece.endswith(beginning)}
+            breakers.setdefault(token, set()).update(found)
 
 
 class DryHistory:
@@ -113,11 +116,8 @@ class Dry:
         self._n_vocab = n_vocab
 
     def __call__(self, candidates: Candidates) -> Candidates:
-        penalties = np.zeros((len(self._histories), self._n_vocab), dtype=np.float32)
+        additions = Additions()
         for row, history in enumerate(self._histories):
             for token, penalty in history.penalties().items():
-                penalties[row, token] = penalty
-        taken = mx.array(penalties)
-        if candidates.ids is not None:
-            taken = mx.take_along_axis(taken, candidates.ids, axis=-1)
-        return candidates.with_logits(candidates.logits - taken, sorted=False)
+                additions.add(row, token, -penalty)
+        return additions.apply(candidates, self._n_vocab)

@@ -7,7 +7,7 @@ from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Type
 
 from mlxserver.models.errors import ModelError
-from mlxserver.models.gguf.convert import floats
+from mlxserver.models.gguf.convert import unpack
 from mlxserver.models.gguf.reader import Tensor
 
 KINDS = [
@@ -34,10 +34,10 @@ def tensor(kind: Type, shape: tuple[int, int]) -> Tensor:
 def test_values_are_those_of_the_gguf_package(kind: Type, shape: tuple[int, int]) -> None:
     stored = tensor(kind, shape)
     expected = gguf.quants.dequantize(stored.data, kind)
-    assert np.array_equal(np.array(floats(stored, stored.data)), expected, equal_nan=True)
+    assert np.array_equal(unpack(stored, stored.data), expected, equal_nan=True)
 
 
 def test_a_type_the_package_cannot_read_is_refused() -> None:
     stored = tensor(Type.I32, (2, 4))
     with pytest.raises(ModelError, match="'t' has the unsupported type I32"):
-        floats(stored, stored.data)
+        unpack(stored, stored.data)

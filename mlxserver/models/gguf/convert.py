@@ -1,4 +1,4 @@
-"""One tensor of a GGUF file as MLX arrays."""
+"""One tensor of a GGUF file as MLX arrays: first plain numpy, which any thread may do, then the arrays."""
 
 from __future__ import annotations
 
@@ -14,36 +14,46 @@ from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf.blocks import REPACKABLE, Bytes, Packed, repack, repack_mxfp4
 from mlxserver.models.gguf.reader import Tensor
 
-FLOATS = frozenset({Type.F32, Type.F16, Type.BF16})
+_VIEWS = {Type.F32: np.float32, Type.F16: np.float16, Type.BF16: np.uint16}
+FLOATS = frozenset(_VIEWS)
 QUANTIZED = REPACKABLE | {Type.MXFP4}
 """The types that MLX can keep quantised."""
 
 _CHUNK_VALUES = 1 << 18
 
 
-def packed(tensor: Tensor, rows: Bytes, dtype: mx.Dtype) -> tuple[Packed, dict[str, mx.array]]:
-    """``rows`` of a type in QUANTIZED as ``weight``, ``scales`` and ``biases``, the last two in ``dtype``."""
-    quantized = repack_mxfp4(rows) if tensor.type == Type.MXFP4 else repack(rows, tensor.type)
+Values = np.ndarray[Any, Any]
 
-    def shaped(values: np.ndarray[Any, Any]) -> mx.array:
+
+def pack(tensor: Tensor, rows: Bytes) -> Packed:
+    """``rows`` of a type in QUANTIZED in MLX's layout."""
+    return repack_mxfp4(rows) if tensor.type == Type.MXFP4 else repack(rows, tensor.type)
+
+
+def unpack(tensor: Tensor, rows: Bytes) -> Values:
+    """``rows`` as (rows, row length): 32-bit floats, or a view of 16-bit ones (bfloat16 as uint16)."""
+    if tensor.type in _VIEWS:
+        return rows.view(_VIEWS[tensor.type])
+    return _dequantize(tensor, rows)
+
+
+def float_array(tensor: Tensor, values: Values) -> mx.array:
+    """What ``unpack`` gave, as an array of the file's own float type or float32."""
+    array = mx.array(values)
+    return array.view(mx.bfloat16) if tensor.type == Type.BF16 else array
+
+
+def packed_arrays(tensor: Tensor, packed: Packed, dtype: mx.Dtype) -> dict[str, mx.array]:
+    """``weight``, ``scales`` and, but for MXFP4, ``biases``; the last two in ``dtype`` then."""
+
+    def shaped(values: Values) -> mx.array:
         return mx.array(values.reshape(*tensor.shape[:-1], -1))
 
-    arrays = {"weight": shaped(quantized.weight), "scales": shaped(quantized.scales)}
-    if quantized.biases is not None:
+    arrays = {"weight": shaped(packed.weight), "scales": shaped(packed.scales)}
+    if packed.biases is not None:
         arrays["scales"] = arrays["scales"].astype(dtype)
-        arrays["biases"] = shaped(quantized.biases).astype(dtype)
-    return quantized, arrays
-
-
-def floats(tensor: Tensor, rows: Bytes) -> mx.array:
-    """``rows`` as (rows, row length), in the file's own type where that is a float, else in 32-bit floats."""
-    if tensor.type == Type.F32:
-        return mx.array(rows.view(np.float32))
-    if tensor.type == Type.F16:
-        return mx.array(rows.view(np.float16))
-    if tensor.type == Type.BF16:
-        return mx.array(rows.view(np.uint16)).view(mx.bfloat16)
-    return mx.array(_dequantize(tensor, rows))
+        arrays["biases"] = shaped(packed.biases).astype(dtype)
+    return arrays
 
 
 def _dequantize(tensor: Tensor, rows: Bytes) -> np.ndarray[Any, np.dtype[np.float32]]:

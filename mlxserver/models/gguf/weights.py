@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +18,16 @@ from mlx.nn.layers.quantized import quantize
 from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf import rope
 from mlxserver.models.gguf.architectures import Architecture, module_path
-from mlxserver.models.gguf.blocks import GROUP, Bytes
-from mlxserver.models.gguf.convert import FLOATS, QUANTIZED, floats, packed
+from mlxserver.models.gguf.blocks import GROUP, Bytes, Packed
+from mlxserver.models.gguf.convert import FLOATS, QUANTIZED, Values, float_array, pack, packed_arrays, unpack
 from mlxserver.models.gguf.model_file import ModelFile
 from mlxserver.models.gguf.reader import Tensor
 from mlxserver.models.parameters import named_parameters
+
+MAX_THREADS = 8
+
+Converted = tuple[str, Packed | Values]
+"""The path of the parameter, and its values."""
 
 
 @dataclass(slots=True)
@@ -39,11 +47,27 @@ def load_weights(
     Raises ModelError for a tensor without a place, a place without a tensor, or a shape that does not fit.
     """
     filler = _Filler(module, file, architecture, dtype, keep)
-    for tensor in file.tensors.values():
-        if tensor.name not in rope.TENSORS:
-            filler.add(tensor)
+    tensors = [tensor for tensor in file.tensors.values() if tensor.name not in rope.TENSORS]
+    for tensor, converted in _ahead(filler.convert, tensors):
+        filler.place(tensor, converted)
     filler.finish()
     return filler.loaded
+
+
+def _ahead(
+    convert: Callable[[Tensor], Converted], tensors: Iterable[Tensor]
+) -> Iterator[tuple[Tensor, Converted]]:
+    """Converts on all cores, at most one tensor a core ahead of what was taken."""
+    n_threads = min(os.cpu_count() or 1, MAX_THREADS)
+    with ThreadPoolExecutor(n_threads) as pool:
+        pending: deque[tuple[Tensor, Future[Converted]]] = deque()
+        for tensor in tensors:
+            pending.append((tensor, pool.submit(convert, tensor)))
+            if len(pending) > n_threads:
+                first, converted = pending.popleft()
+                yield first, converted.result()
+        for last, converted in pending:
+            yield last, converted.result()
 
 
 class _Filler:
@@ -60,8 +84,8 @@ class _Filler:
         self._weights: dict[str, mx.array] = {}
         self.loaded = Loaded()
 
-    def add(self, tensor: Tensor) -> None:
-        """Converts and evaluates one tensor, so that copies never pile up beside the file's pages."""
+    def convert(self, tensor: Tensor) -> Converted:
+        """The part of the work that touches no array, and so runs in any thread."""
         path = module_path(tensor.name, self._architecture)
         if path not in self._shapes:
             kind = self._architecture.model_type
@@ -70,11 +94,16 @@ class _Filler:
         # A vector may serve as a matrix of one row.
         if shape not in (tensor.shape, (1, *tensor.shape)):
             raise ModelError(f"{self._file.path}: {tensor.name} is {tensor.shape}, {shape} is wanted")
-        owner = path.removesuffix(".weight")
-        if self._keep and self._keepable(tensor, owner):
-            arrays = self._add_packed(tensor, owner)
+        convert = pack if self._keep and self._keepable(tensor, path) else unpack
+        return path, convert(tensor, self._rows(tensor))
+
+    def place(self, tensor: Tensor, converted: Converted) -> None:
+        """Makes and evaluates the arrays of one tensor: copies never pile up beside the file's pages."""
+        path, values = converted
+        if isinstance(values, Packed):
+            arrays = self._packed(tensor, path.removesuffix(".weight"), values)
         else:
-            arrays = self._add_dense(tensor, path)
+            arrays = {path: self._dense(tensor, path, values)}
         mx.eval(arrays)
         self._weights.update(arrays)
 
@@ -87,26 +116,27 @@ class _Filler:
             message = " ".join(str(error).split())[:300]
             raise ModelError(f"{self._file.path}: {message}") from error
 
-    def _keepable(self, tensor: Tensor, owner: str) -> bool:
-        if tensor.type not in QUANTIZED or owner not in self._quantizable:
+    def _keepable(self, tensor: Tensor, path: str) -> bool:
+        part = self._quantizable.get(path.removesuffix(".weight"))
+        if part is None or tensor.type not in QUANTIZED:
             return False
         # An mxfp4 embedding would hand bfloat16 to all layers.
-        return tensor.type != Type.MXFP4 or not isinstance(self._quantizable[owner], Embedding)
+        return tensor.type != Type.MXFP4 or not isinstance(part, Embedding)
 
-    def _add_packed(self, tensor: Tensor, owner: str) -> dict[str, mx.array]:
-        quantized, arrays = packed(tensor, self._rows(tensor), self._dtype)
-        self._formats[owner] = {"group_size": GROUP, "bits": quantized.bits, "mode": quantized.mode}
+    def _packed(self, tensor: Tensor, owner: str, values: Packed) -> dict[str, mx.array]:
+        self._formats[owner] = {"group_size": GROUP, "bits": values.bits, "mode": values.mode}
         self.loaded.packed[tensor.type.name] += 1
-        return {f"{owner}.{name}": values for name, values in arrays.items()}
+        arrays = packed_arrays(tensor, values, self._dtype)
+        return {f"{owner}.{name}": array for name, array in arrays.items()}
 
-    def _add_dense(self, tensor: Tensor, path: str) -> dict[str, mx.array]:
-        values = floats(tensor, self._rows(tensor)).reshape(self._shapes[path])
+    def _dense(self, tensor: Tensor, path: str, values: Values) -> mx.array:
+        array = float_array(tensor, values).reshape(self._shapes[path])
         offset = self._architecture.norm_offset
         if offset and tensor.name.endswith("norm.weight"):
-            values = values.astype(mx.float32) - offset
+            array = array.astype(mx.float32) - offset
         if tensor.type not in FLOATS:
             self.loaded.dequantized[tensor.type.name] += 1
-        return {path: values.astype(self._dtype)}
+        return array.astype(self._dtype)
 
     def _rows(self, tensor: Tensor) -> Bytes:
         """The tensor's rows in mlx-lm's order; a vector counts as rows of one value."""
