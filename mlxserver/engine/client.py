@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.mailbox import Cancel, Message, StopAt, Submit
+from mlxserver.engine.mailbox import (
+    Cancel,
+    Message,
+    SlotAction,
+    SlotActionKind,
+    SlotOutcome,
+    StopAt,
+    Submit,
+)
 from mlxserver.engine.task import Event, Failed, Finished, Snapshot, Task
 
 if TYPE_CHECKING:
@@ -89,6 +98,16 @@ class EngineClient:
     def post(self, message: Message) -> None:
         assert self._engine is not None, "the engine is not ready"
         self._engine.post(message)
+
+    async def act(self, kind: SlotActionKind, slot: int, path: Path | None = None) -> SlotOutcome:
+        """Save, restore or erase a slot as soon as it is idle."""
+        done: asyncio.Future[SlotOutcome] = self._loop.create_future()
+
+        def reply(outcome: SlotOutcome) -> None:
+            self._loop.call_soon_threadsafe(lambda: done.cancelled() or done.set_result(outcome))
+
+        self.post(SlotAction(kind, slot, path, reply))
+        return await done
 
     def snapshot(self) -> Snapshot:
         assert self._engine is not None, "the engine is not ready"

@@ -10,6 +10,9 @@ from typing import Literal
 from mlxserver.engine.task import Task
 
 
+SlotActionKind = Literal["save", "restore", "erase"]
+
+
 @dataclass(frozen=True, slots=True)
 class Submit:
     task: Task
@@ -34,7 +37,7 @@ class StopAt:
 class SlotAction:
     """Save, restore or erase a slot once it is idle. ``reply`` gets the outcome on the engine thread."""
 
-    kind: Literal["save", "restore", "erase"]
+    kind: SlotActionKind
     slot: int
     path: Path | None
     reply: Callable[[SlotOutcome], None]
