@@ -27,6 +27,7 @@ from mlxserver.api.prompts import check_tokens, tokenize_prompts
 from mlxserver.api.sse import event_stream
 from mlxserver.api.state import ServerState
 from mlxserver.engine.task import Event, Task
+from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 from mlxserver.sampling.params import RANDOM_SEED, SamplerError, validate
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ async def respond(
     """
     completion, prompts = read_body(body, state)
     dialect = make_dialect(completion)
-    completions = start(completion, prompts, state)
+    completions = start(completion, prompts, state, _identity(request, state))
     if completion.stream:
         return await _stream(request, completions, dialect, completion.sse_ping_interval)
     results = await unless_disconnected(request, completions.results())
@@ -194,12 +195,22 @@ def read_body(body: Any, state: ServerState) -> tuple[CompletionRequest, list[tu
     return request, prompts
 
 
-def start(request: CompletionRequest, prompts: list[tuple[int, ...]], state: ServerState) -> Completions:
+def _identity(request: Request, state: ServerState) -> CacheIdentity:
+    """Whose stored prompts the request may use: with ``--cache-tenants`` those of its API key."""
+    return CacheIdentity(tenant=request.scope.get("tenant", "") if state.options.cache_tenants else "")
+
+
+def start(
+    request: CompletionRequest,
+    prompts: list[tuple[int, ...]],
+    state: ServerState,
+    identity: CacheIdentity = BASE_IDENTITY,
+) -> Completions:
     """Hands one task a prompt to the engine."""
     parts: list[RunningCompletion] = []
     for prompt in prompts:
         requests = _requests_of_one_prompt(request)
-        run = state.engine.submit(_task(requests, prompt, state))
+        run = state.engine.submit(_task(requests, prompt, state, identity))
         for own, run_of_own in zip(requests, _family(run), strict=True):
             parts.append(_part(len(parts), run_of_own, own, prompt, state, is_child=run_of_own is not run))
     return Completions(parts)
@@ -214,7 +225,9 @@ def _requests_of_one_prompt(request: CompletionRequest) -> list[CompletionReques
     return [replace(request, sampling=replace(sampling, seed=seed)) for seed in seeds]
 
 
-def _task(requests: list[CompletionRequest], prompt: tuple[int, ...], state: ServerState) -> Task:
+def _task(
+    requests: list[CompletionRequest], prompt: tuple[int, ...], state: ServerState, identity: CacheIdentity
+) -> Task:
     first, engine = requests[0], state.engine
     return Task(
         id=engine.new_task_id(),
@@ -228,6 +241,7 @@ def _task(requests: list[CompletionRequest], prompt: tuple[int, ...], state: Ser
         n_cache_reuse=first.n_cache_reuse,
         return_progress=first.return_progress and first.stream,
         children=tuple((engine.new_task_id(), child.sampling) for child in requests[1:]),
+        identity=identity,
         settings=short_settings(first),
     )
 

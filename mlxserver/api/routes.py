@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mlxserver.api import chat, completions, operations, slots, streams, tokenize
+from mlxserver.api import chat, completions, operations, slot_actions, slots, streams, tokenize
 from mlxserver.api.unavailable import Handler, absent, deferred, disabled_feature, without
 
 State = Literal["honoured", "deferred", "refused"]
@@ -54,7 +54,7 @@ ROUTES = (
     Route("POST", ("/props",), operations.change_props),
     Route("GET", ("/models", "/v1/models"), operations.models),
     Route("GET", ("/slots",), slots.slots),
-    Route("POST", ("/slots/{id_slot}",), slots.slot_action, "deferred", "501 as without --slot-save-path"),
+    Route("POST", ("/slots/{id_slot}",), slot_actions.slot_action),
     Route("POST", ("/completion", "/completions"), completions.completion),
     Route("POST", ("/v1/completions",), completions.openai_completion),
     Route("POST", ("/chat/completions", "/v1/chat/completions"), chat.chat_completion),

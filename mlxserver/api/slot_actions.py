@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.errors import ApiError, invalid_request, not_supported
-from mlxserver.api.field_types import read_string
+from mlxserver.api.field_types import text
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
 from mlxserver.api.state import ServerState
@@ -85,7 +85,9 @@ def _slot_id(text: str) -> int:
 
 async def _filename(request: Request) -> str:
     body: Any = await read_json(request)
-    name = read_string(body, "filename")
+    if not isinstance(body, dict) or "filename" not in body:
+        raise ApiError("server_error", "[json.exception.out_of_range.403] key 'filename' not found")
+    name = text(body["filename"])
     if not is_plain_name(name):
         raise invalid_request("Invalid filename")
     return name

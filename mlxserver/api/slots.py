@@ -24,11 +24,6 @@ async def slots(request: Request, state: ServerState) -> Response:
     return json_response([_slot(view, state.model.tokenizer) for view in views])
 
 
-async def slot_action(request: Request, state: ServerState) -> Response:
-    """Saving, restoring and erasing need a folder, which cannot be set yet."""
-    raise not_supported("This server does not support slots action. Start it with `--slot-save-path`")
-
-
 def _slot(view: SlotView, tokenizer: Tokenizer) -> dict[str, Any]:
     slot: dict[str, Any] = {
         "id": view.id,

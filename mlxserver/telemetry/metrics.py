@@ -30,6 +30,17 @@ COUNTERS = (
 )
 """(name, field of ``Counters``, help)."""
 
+CACHE = (
+    ("cache_prompts", "prompts", "counter", "Prompts that were started"),
+    ("cache_hits", "hits", "counter", "Prompts of which the cache held a part"),
+    ("cache_evictions", "evictions", "counter", "Entries dropped to make room"),
+    ("cache_bytes", "nbytes", "gauge", "Bytes of state stored beyond the slots"),
+    ("cache_limit_bytes", "limit", "gauge", "Most bytes to store (--cache-ram); -1 without bound"),
+    ("cache_entries", "entries", "gauge", "Nodes of the prefix trie"),
+    ("cache_snapshots", "snapshots", "gauge", "Stored states that cannot be cut (windows, recurrent layers)"),
+)
+"""(name, field of ``CacheStats``, kind, help)."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
@@ -72,6 +83,10 @@ class _EngineCollector(Collector):
             yield _metric(name, help, "counter", getattr(counters, field))
         for name, help, value in self._gauges(self._snapshot):
             yield _metric(name, help, "gauge", value)
+        for name, field, kind, help in CACHE:
+            metric = Metric(f"mlxserver:{name}", help, kind)
+            metric.samples.append(Sample(_sample_name(metric), {}, getattr(self._snapshot.cache, field)))
+            yield metric
 
     def _gauges(self, snapshot: Snapshot) -> list[tuple[str, str, float]]:
         counters = snapshot.counters
@@ -132,9 +147,13 @@ def _metric(name: str, help: str, kind: str, value: float) -> Metric:
     return metric
 
 
-def _lines(metric: Metric) -> str:
+def _sample_name(metric: Metric) -> str:
     is_ours = metric.type == "counter" and not metric.name.startswith("llamacpp:")
-    name = f"{metric.name}_total" if is_ours else metric.name
+    return f"{metric.name}_total" if is_ours else metric.name
+
+
+def _lines(metric: Metric) -> str:
+    name = _sample_name(metric)
     head = f"# HELP {name} {metric.documentation}\n# TYPE {name} {metric.type}\n"
     return head + "".join(_line(sample) for sample in metric.samples)
 
