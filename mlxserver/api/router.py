@@ -46,7 +46,7 @@ class Router:
         if "{" not in path:
             self._exact[route.method, path] = route
             return
-        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))
+        pattern = re.sub(r"\\{\w+\\}", "[^/]*", re.escape(path))
         self._patterns.append((route.method, re.compile(pattern), route))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,6 +44,7 @@ class Engine:
         self._lock = threading.Lock()
         self._scheduler: Scheduler | None = None
         self._actions: list[SlotAction] = []
+        self._n_posted = self._n_read = 0
         self._closing = False
         self._shows_tokens = bool(int(os.environ.get("LLAMA_SERVER_SLOTS_DEBUG") or 0))
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
@@ -52,6 +53,7 @@ class Engine:
         self._thread.start()
 
     def post(self, message: Message) -> None:
+        self._n_posted += isinstance(message, Submit)
         self._mailbox.put(message)
 
     def close(self, timeout: float | None = None) -> None:
@@ -64,7 +66,7 @@ class Engine:
         """The slots and counters as they are now; never waits for a step."""
         assert self._scheduler is not None, "the engine is not ready"
         with self._lock:
-            return self._scheduler.snapshot(self._shows_tokens)
+            return self._scheduler.snapshot(self._shows_tokens, self._n_posted - self._n_read)
 
     def _main(self) -> None:
         try:
@@ -139,6 +141,7 @@ class Engine:
     def _handle(self, scheduler: Scheduler, message: Message) -> None:
         match message:
             case Submit(task):
+                self._n_read += 1
                 scheduler.submit(task)
             case Cancel(task_id):
                 scheduler.cancel(task_id)

@@ -86,9 +86,11 @@ class Scheduler:
         events, self._events = self._events, []
         return events
 
-    def snapshot(self, with_tokens: bool) -> Snapshot:
+    def snapshot(self, with_tokens: bool, n_arriving: int = 0) -> Snapshot:
+        """``n_arriving`` tasks are on their way; they wait too where no slot is free."""
+        n_free = sum(slot.is_free for slot in self.slots)
         slots = tuple(slot.view(with_tokens) for slot in self.slots)
-        return Snapshot(slots, self.counters, len(self._deferred), self.reuse.stats())
+        return Snapshot(slots, self.counters, len(self._deferred) + max(0, n_arriving - n_free), self.reuse.stats())
 
     def check(self) -> None:
         """While nothing runs: raise AssertionError where the books of slots and trie do not add up."""
@@ -314,7 +316,7 @@ class Scheduler:
     def _finish(self, slot: Slot, reason: StopReason, n_generated: int | None = None) -> None:
         n = len(slot.generated) if n_generated is None else n_generated
         truncated = n > 0 and n >= slot.n_ctx - slot.n_prompt
-        kept = max(0, slot.n_prompt + n - 1)
+        kept = slot.n_prompt + n - 1 if n else len(slot.tokens)
         self._events.append(Finished(slot.task_id, reason, truncated, kept, slot.t_last))
         self._release(slot, n)
 
