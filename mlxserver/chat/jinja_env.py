@@ -14,7 +14,7 @@ from jinja2 import TemplateError as JinjaError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 from mlxserver.chat.errors import TemplateError
 
@@ -60,8 +60,11 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """Cuts off templates that run away, and joins strings with anything as llama.cpp does."""
+class TemplateEnvironment(SandboxedEnvironment):
+    """Cuts off templates that run away, and joins strings with anything as llama.cpp does.
+
+    Some templates change lists and objects, so these may be changed: pass copies.
+    """
 
     intercepted_binops = frozenset(["+", "*", "**"])
 
