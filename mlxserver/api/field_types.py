@@ -44,9 +44,7 @@ def integer(
     def read(value: Any) -> int:
         if not isinstance(value, int | float) or (isinstance(value, bool) and not booleans):
             raise wrong_type("number", value)
-        number = _wrap(int(value), bits, signed)
-        if isinstance(value, float) and bits == 32 and signed and number != int(value):
-            number = -(2**31)  # what the conversion instruction gives for a float that does not fit
+        number = _from_float(value, bits, signed) if isinstance(value, float) else _wrap(value, bits, signed)
         if hard is not None and not hard[0] <= number <= hard[1]:
             raise _out_of_range(str(hard[0]), str(hard[1]), str(number))
         return number if soft is None else max(soft[0], min(soft[1], number))
@@ -94,6 +92,14 @@ def value_or(body: dict[str, Any], key: str, read: Reader, default: Any) -> Any:
         return read(value)
     except ValueError:
         return default
+
+
+def _from_float(value: float, bits: int, signed: bool) -> int:
+    """What does not fit becomes the smallest integer, as x86's conversion has it."""
+    width = bits if signed else 64
+    limit = 1 << (width - 1)
+    whole = int(value)
+    return _wrap(whole if -limit <= whole < limit else -limit, bits, signed)
 
 
 def _wrap(value: int, bits: int, signed: bool) -> int:

@@ -127,6 +127,7 @@ def test_sampling_fields(body: dict[str, Any], field: str, value: Any) -> None:
             "Field 'stream': [json.exception.type_error.302] type must be boolean, but is number",
         ),
         ({"t_max_predict_ms": True}, None),
+        ({"t_max_predict_ms": 1e20}, None),
         ({"stop": [1]}, None),
         ({"samplers": [5]}, None),
         ({"preserved_tokens": [5]}, None),
