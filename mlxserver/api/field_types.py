@@ -14,6 +14,7 @@ from mlxserver.api.json_body import float32, wrong_type
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 UNLIMITED = math.inf
+FLOAT_MAX = 3.4028234663852886e38
 
 Reader = Callable[[Any], Any]
 
@@ -53,9 +54,9 @@ def integer(
 
 
 def number(
-    *, hard: tuple[float, float] | None = None, soft: tuple[float, float] | None = None
+    *, hard: tuple[float, float] | None = None, soft: tuple[float, float] = (-FLOAT_MAX, FLOAT_MAX)
 ) -> Callable[[Any], float]:
-    """A 32-bit float; booleans count as 0 and 1."""
+    """A 32-bit float; booleans count as 0 and 1. ``hard`` limits replace the ``soft`` ones."""
     hard32 = None if hard is None else (float32(hard[0]), float32(hard[1]))
 
     def read(value: Any) -> float:
@@ -81,6 +82,13 @@ def strings_or_nothing(value: Any) -> tuple[str, ...]:
         return strings(value)
     except ValueError:
         return ()
+
+
+def items_of(value: Any) -> list[Any]:
+    """What a loop over a JSON value gives: a plain value gives itself once."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else [value]
 
 
 def value_or(body: dict[str, Any], key: str, read: Reader, default: Any) -> Any:
