@@ -33,8 +33,27 @@ class ReasoningTags:
         return bool(self.start or self.end)
 
 
-def find_tags(render: Render) -> ReasoningTags:
+_THINK = ReasoningTags("<think>", "</think>")
+FAMILIES: tuple[tuple[tuple[str, ...], ReasoningTags], ...] = (
+    (("[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]"), ReasoningTags("[THINK]", "[/THINK]")),
+    (("'<|tool_call>call:'",), ReasoningTags("<|channel>thought\n", "<channel|>")),
+    (("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _THINK),
+    (("<|tool_list_start|>", "<|tool_list_end|>"), _THINK),
+    (("List of tools: [",), _THINK),
+    (("<tool_call>", "<function=", "<parameter=", "<think>"), ReasoningTags("<think>\n", "\n</think>\n\n")),
+    (("<SPECIAL_10>", "<SPECIAL_12>", "<TOOL_RESPONSE>"), ReasoningTags("<think>\n", "</think>")),
+    (("Write your thoughts between <think></think>", "<response></response>"), _THINK),
+)
+"""Families of models whose templates do not show their tags: (marks in the source, tags)."""
+
+
+def find_tags(source: str, render: Render) -> ReasoningTags:
     """No tags for a template that shows no reasoning."""
+    for marks, tags in FAMILIES:
+        if all(mark in source for mark in marks):
+            return tags
+    if "content.split('</think>')" in source and "reasoning_content" not in source:
+        return _THINK
     shown = _tags_shown(render)
     switched = _tags_switched(render)
     return ReasoningTags(shown.start or switched.start, shown.end or switched.end)

@@ -190,7 +190,8 @@ class _Variant:
         if not tags.start:
             return generation_prompt
         end = "" if self._continues_reasoning(chat, last) else tags.end
-        return f"{generation_prompt.split(tags.start)[0]}{tags.start}{last.reasoning_content}{end}"
+        opening = generation_prompt.split(tags.start.strip())[0]
+        return f"{opening}{tags.start}{last.reasoning_content}{end}"
 
     @cached_property
     def reasoning_tags(self) -> ReasoningTags:
@@ -200,7 +201,7 @@ class _Variant:
             except TemplateError:
                 return None
 
-        return find_tags(shown)
+        return find_tags(self.source, shown)
 
     def _continues_reasoning(self, chat: Chat, last: Message) -> bool:
         if chat.continuation == "auto":

@@ -47,6 +47,12 @@ def test_generation_blocks_show_their_body() -> None:
     assert shown("a{% generation %}b{{ 1 }}{% endgeneration %}c") == "ab1c"
 
 
+def test_filtered_items_are_lists() -> None:
+    source = "{% set xs = items | map(attribute='a') %}{{ xs | length }}{{ xs | tojson }}{{ xs | length }}"
+    assert shown(source, items=[{"a": 1}, {"a": 2}]) == "2[1, 2]2"
+    assert shown("{{ 'a<b' | safe + '<' }}") == "a<b<"
+
+
 def test_loops_know_their_place() -> None:
     source = "{% for x in xs %}{{ loop.index }}/{{ loop.length }}{{ '!' if loop.last }}{% endfor %}"
     assert shown(source, xs="ab") == "1/22/2!"

@@ -38,6 +38,11 @@ def refusing(chat: list[dict[str, Any]], prompts: bool, thinks: bool) -> None:
     return None
 
 
+def test_families_are_told_by_their_marks() -> None:
+    assert find_tags("{{ '<|tool_call>call:' }}", refusing).end == "<channel|>"
+    assert find_tags("{{ content.split('</think>') }}", refusing).start == "<think>"
+
+
 @pytest.mark.parametrize(
     ("render", "tags"),
     [
@@ -51,5 +56,5 @@ def refusing(chat: list[dict[str, Any]], prompts: bool, thinks: bool) -> None:
     ],
 )
 def test_tags(render: Any, tags: ReasoningTags) -> None:
-    assert find_tags(render) == tags
+    assert find_tags("", render) == tags
     assert bool(tags) == (tags != ReasoningTags())
