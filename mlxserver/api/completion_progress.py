@@ -90,7 +90,7 @@ class RunningCompletion:
             return []
         self._tokens.append(event.token)
         self._mark_time(event.t)
-        sent = self._text.add(event.token, self._timings().predicted_ms)
+        sent = self._text.add(event.token, self._predicted_ms())
         if self._text.stop_type in ("word", "limit"):
             self.run.stop(len(self._tokens))
         return [] if sent is None else [self._delta(event, sent)]
@@ -172,14 +172,16 @@ class RunningCompletion:
         return tuple(self._probs[: max(len(self._probs) - len(word), 0)])
 
     def _timings(self) -> Timings:
-        predicted_ms = _milliseconds(self._t_last - self._t_first)
         return Timings(
             cache_n=self._n_past,
             prompt_n=self._n_evaluated,
             prompt_ms=_milliseconds(self._t_prompt - self._t_start),
             predicted_n=len(self._tokens),
-            predicted_ms=max(predicted_ms, SHORTEST_MS) if self._tokens else 0.0,
+            predicted_ms=self._predicted_ms(),
         )
+
+    def _predicted_ms(self) -> float:
+        return max(_milliseconds(self._t_last - self._t_first), SHORTEST_MS) if self._tokens else 0.0
 
 
 def _text_rules(request: CompletionRequest, show_special: bool) -> TextRules:

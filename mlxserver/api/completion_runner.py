@@ -6,6 +6,7 @@ Every text or chat API comes through here with a dialect of its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -18,7 +19,7 @@ from mlxserver.api.completion_defaults import default_request
 from mlxserver.api.completion_progress import RunningCompletion
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_schema import read_completion_request
-from mlxserver.api.errors import ApiError, invalid_request
+from mlxserver.api.errors import ApiError, invalid_request, server_error
 from mlxserver.api.generation import Dialect, Result, Update
 from mlxserver.api.generation_settings import short_settings
 from mlxserver.api.json_body import dump_json, type_name
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from mlxserver.engine.client import Run
 
 T = TypeVar("T")
+log = logging.getLogger("mlxserver.srv")
 
 
 Arrivals = list[tuple[RunningCompletion, list[Event]]]
@@ -142,6 +144,10 @@ async def _events(
                     yield data
     except ApiError as error:
         yield dump_json(error.body())
+        return
+    except Exception as error:
+        log.exception("a stream failed")
+        yield dump_json(server_error(str(error)).body())
         return
     if dialect.done is not None:
         yield dialect.done

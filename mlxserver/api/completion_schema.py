@@ -13,20 +13,23 @@ from mlxserver.api.completion_request import (
     ChatFields,
     CompletionRequest,
 )
-from mlxserver.api.errors import invalid_request, not_supported
+from mlxserver.api.errors import ApiError, invalid_request, not_supported
 from mlxserver.api.field_types import (
+    FLOAT_MAX,
     INT32_MAX,
     INT64_MAX,
     UNLIMITED,
     Reader,
     flag,
     integer,
+    items_of,
     number,
     strings,
     strings_or_nothing,
     text,
     value_or,
 )
+from mlxserver.api.json_body import parse_json
 from mlxserver.models.model import Tokenizer
 from mlxserver.sampling.params import SamplingParams
 from mlxserver.sampling.sampler_names import samplers_from_letters, samplers_from_names
@@ -127,7 +130,7 @@ def _n_cmpl(state: Evaluation, value: Any) -> None:
 
 
 def _dry_base(state: Evaluation, value: Any) -> None:
-    base = number()(value)
+    base = number(soft=(-UNLIMITED, UNLIMITED))(value)
     state.values["dry_base"] = state.defaults.sampling.dry_base if base < 1.0 else base
 
 
@@ -165,12 +168,20 @@ def _reasoning_format(state: Evaluation, value: Any) -> None:
     state.values["reasoning_format"] = name
 
 
+def _chat_parser(value: Any) -> str:
+    try:
+        parse_json(text(value).encode())
+    except ApiError as error:
+        raise ValueError(error.message) from None
+    return str(value)
+
+
 def _continue_final_message(state: Evaluation, value: Any) -> None:
     state.values["continue_final_message"] = value is True or value in ("content", "reasoning_content")
 
 
 def _reasoning_end_tags(state: Evaluation, value: Any) -> None:
-    tags = value if "reasoning_budget_end_tags" in state.body else [value]
+    tags = items_of(value) if "reasoning_budget_end_tags" in state.body else [value]
     state.values["reasoning_budget_end_tags"] = tuple(tag for tag in strings(tags) if tag)
 
 
@@ -254,7 +265,7 @@ FIELDS = (
     Field(("mirostat",), integer(soft=(0, 2))),
     Field(("mirostat_tau",), _NUMBER),
     Field(("mirostat_eta",), _NUMBER),
-    Field(("adaptive_target",), number(soft=(-UNLIMITED, 1.0))),
+    Field(("adaptive_target",), number(soft=(-FLOAT_MAX, 1.0))),
     Field(("adaptive_decay",), number(hard=(0.0, 0.99))),
     Field(("seed",), integer(signed=False)),
     Field(("n_probs", "logprobs"), integer()),
@@ -269,7 +280,7 @@ FIELDS = (
     Field(("reasoning_format",), handle=_reasoning_format),
     Field(("generation_prompt",), text),
     Field(("parse_tool_calls",), flag),
-    Field(("chat_parser",), text),
+    Field(("chat_parser",), _chat_parser),
     Field(("continue_final_message",), handle=_continue_final_message),
     Field(("echo",), flag),
     Field(("preserved_tokens",), handle=_preserved_tokens),
@@ -278,7 +289,6 @@ FIELDS = (
     Field(("reasoning_budget_tokens",), _COUNT_OR_MINUS_ONE),
     Field(("reasoning_budget_start_tag",), text),
     Field(("reasoning_budget_end_tags", "reasoning_budget_end_tag"), handle=_reasoning_end_tags),
-    Field(("reasoning_budget_message",), text),
     Field(("logit_bias",), handle=_logit_bias),
     Field(("ignore_eos",), handle=_ignore_eos),
     Field(("stop",), handle=_stop),

@@ -14,6 +14,7 @@ from mlxserver.api.json_body import float32, wrong_type
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 UNLIMITED = math.inf
+FLOAT_MAX = 3.4028234663852886e38
 
 Reader = Callable[[Any], Any]
 
@@ -44,9 +45,7 @@ def integer(
     def read(value: Any) -> int:
         if not isinstance(value, int | float) or (isinstance(value, bool) and not booleans):
             raise wrong_type("number", value)
-        number = _wrap(int(value), bits, signed)
-        if isinstance(value, float) and bits == 32 and signed and number != int(value):
-            number = -(2**31)  # what the conversion instruction gives for a float that does not fit
+        number = _from_float(value, bits, signed) if isinstance(value, float) else _wrap(value, bits, signed)
         if hard is not None and not hard[0] <= number <= hard[1]:
             raise _out_of_range(str(hard[0]), str(hard[1]), str(number))
         return number if soft is None else max(soft[0], min(soft[1], number))
@@ -55,9 +54,9 @@ def integer(
 
 
 def number(
-    *, hard: tuple[float, float] | None = None, soft: tuple[float, float] | None = None
+    *, hard: tuple[float, float] | None = None, soft: tuple[float, float] = (-FLOAT_MAX, FLOAT_MAX)
 ) -> Callable[[Any], float]:
-    """A 32-bit float; booleans count as 0 and 1."""
+    """A 32-bit float; booleans count as 0 and 1. ``hard`` limits replace the ``soft`` ones."""
     hard32 = None if hard is None else (float32(hard[0]), float32(hard[1]))
 
     def read(value: Any) -> float:
@@ -85,6 +84,13 @@ def strings_or_nothing(value: Any) -> tuple[str, ...]:
         return ()
 
 
+def items_of(value: Any) -> list[Any]:
+    """What a loop over a JSON value gives: a plain value gives itself once."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else [value]
+
+
 def value_or(body: dict[str, Any], key: str, read: Reader, default: Any) -> Any:
     """``body[key]``, or ``default`` where it is absent, null or of a wrong type."""
     value = body.get(key)
@@ -94,6 +100,14 @@ def value_or(body: dict[str, Any], key: str, read: Reader, default: Any) -> Any:
         return read(value)
     except ValueError:
         return default
+
+
+def _from_float(value: float, bits: int, signed: bool) -> int:
+    """What does not fit becomes the smallest integer, as x86's conversion has it."""
+    width = bits if signed else 64
+    limit = 1 << (width - 1)
+    whole = int(value)
+    return _wrap(whole if -limit <= whole < limit else -limit, bits, signed)
 
 
 def _wrap(value: int, bits: int, signed: bool) -> int:

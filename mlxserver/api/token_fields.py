@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlxserver.api.field_types import integer, text
+from mlxserver.api.field_types import integer, items_of, text
+from mlxserver.api.json_body import type_name
 from mlxserver.models.model import Tokenizer
 
 TRIGGER_TOKEN, TRIGGER_WORD = 0, 1
@@ -12,7 +13,7 @@ TRIGGER_TOKEN, TRIGGER_WORD = 0, 1
 
 def preserved_tokens(value: Any, tokenizer: Tokenizer) -> frozenset[int]:
     """The tokens among ``value``'s texts; a text that is not exactly one token is passed over."""
-    tokens = (tokenizer.encode(text(item), parse_special=True) for item in _items(value))
+    tokens = (tokenizer.encode(text(item), parse_special=True) for item in items_of(value))
     return frozenset(ids[0] for ids in tokens if len(ids) == 1)
 
 
@@ -20,7 +21,7 @@ def grammar_triggers(
     value: Any, tokenizer: Tokenizer, preserved: frozenset[int]
 ) -> tuple[dict[str, Any], ...]:
     """What starts a lazy grammar; a word that is one token becomes a token trigger."""
-    return tuple(_trigger(item, tokenizer, preserved) for item in _items(value))
+    return tuple(_trigger(item, tokenizer, preserved) for item in items_of(value))
 
 
 def _trigger(item: Any, tokenizer: Tokenizer, preserved: frozenset[int]) -> dict[str, Any]:
@@ -36,12 +37,8 @@ def _trigger(item: Any, tokenizer: Tokenizer, preserved: frozenset[int]) -> dict
 
 
 def _required(item: Any, key: str) -> Any:
-    if not isinstance(item, dict) or key not in item:
+    if not isinstance(item, dict):
+        raise ValueError(f"[json.exception.type_error.304] cannot use at() with {type_name(item)}")
+    if key not in item:
         raise ValueError(f"[json.exception.out_of_range.403] key '{key}' not found")
     return item[key]
-
-
-def _items(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else [value]

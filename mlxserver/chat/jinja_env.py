@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
+from functools import wraps
 from typing import Any, cast
 
 from jinja2 import ChainableUndefined, Template, nodes
@@ -14,7 +15,7 @@ from jinja2 import TemplateError as JinjaError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 from mlxserver.chat.errors import TemplateError
 
@@ -22,6 +23,10 @@ MAX_ITERATIONS = 2_000_000
 MAX_SECONDS = 10.0
 MAX_REPEATED = 16 * 1024 * 1024
 """Limits of one rendering: loop turns, seconds, and characters that ``*`` may make of a string."""
+
+
+LAZY_FILTERS = ("map", "select", "selectattr", "reject", "rejectattr", "unique", "batch", "slice")
+"""Their results are lists in llama.cpp, which can be read twice and turned into JSON."""
 
 
 class _Budget:
@@ -60,8 +65,11 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """Cuts off templates that run away, and joins strings with anything as llama.cpp does."""
+class TemplateEnvironment(SandboxedEnvironment):
+    """Cuts off templates that run away, and joins strings with anything as llama.cpp does.
+
+    Some templates change lists and objects, so these may be changed: pass copies.
+    """
 
     intercepted_binops = frozenset(["+", "*", "**"])
 
@@ -75,6 +83,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         )
         self.filters["tojson"] = to_json
         self.filters["metered"] = _metered
+        self.filters["safe"] = str
+        self.filters |= {name: _listing(self.filters[name]) for name in LAZY_FILTERS}
         self.filters["joinable"] = _joinable
         self.globals.pop("lipsum")
         self.globals["raise_exception"] = _raise_exception
@@ -133,6 +143,14 @@ def to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def _listing(lazy: Callable[..., Iterable[Any]]) -> Callable[..., list[Any]]:
+    @wraps(lazy)
+    def listed(*args: Any, **kwargs: Any) -> list[Any]:
+        return list(lazy(*args, **kwargs))
+
+    return listed
 
 
 def _metered(items: Iterable[Any]) -> Iterator[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+import re
+from copy import deepcopy
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -13,6 +15,7 @@ from mlxserver.chat.capabilities import Capabilities, preserve_reasoning, probe
 from mlxserver.chat.errors import ChatError, InvalidChat, TemplateError
 from mlxserver.chat.jinja_env import TemplateEnvironment, compile_template, render
 from mlxserver.chat.messages import Message, trimmed
+from mlxserver.chat.reasoning_tags import ReasoningTags, find_tags
 from mlxserver.chat.template_detection import detect_format
 
 Continuation = Literal["", "auto", "content", "reasoning_content"]
@@ -27,6 +30,9 @@ CHATML = """{%- for message in messages -%}
 ' -}}
 {%- endif -%}"""
 """The template of a model that brings none; ``/props`` shows its text, so it is llama.cpp's to the letter."""
+
+_CHANGES_VALUES = re.compile(r"\.(append|clear|extend|insert|pop|remove|reverse|setdefault|sort|update)\(")
+"""Templates that change lists and objects get copies: a prompt is rendered more than once."""
 
 _STEPFUN = "You have access to the following functions in JSONSchema format"
 
@@ -107,7 +113,7 @@ class BuiltinTemplate:
         found = detect_format(source)
         if found is None:
             raise TemplateError("this custom template is not supported, try using --jinja")
-        self.source = source
+        self.source = _normalised(source)
         self.tool_use_source = tool_use_source
         self._format: Formatter = found
 
@@ -130,9 +136,9 @@ class JinjaTemplate:
     format = "peg-native"
 
     def __init__(self, source: str, tool_use_source: str, vocabulary: Vocabulary) -> None:
-        self.source = source
-        self.tool_use_source = tool_use_source
         self._default = _Variant(source, vocabulary)
+        self.source = _normalised(source)
+        self.tool_use_source = tool_use_source
         self._tool_use = _optional_variant(tool_use_source, vocabulary)
 
     @property
@@ -141,17 +147,8 @@ class JinjaTemplate:
 
     @cached_property
     def supports_thinking(self) -> bool:
-        """The template shows old reasoning, or heeds ``enable_thinking``."""
-        marker = "<REASONING_CONTENT_PLACEHOLDER>"
-        question = Message("user", "test")
-        answer = Message("assistant", "test", reasoning_content=marker)
-        try:
-            asked = Chat((question,), enable_thinking=True)
-            thinking, silent = (self.render(replace(asked, enable_thinking=on)).text for on in (True, False))
-            shown = self.render(Chat((question, answer), add_generation_prompt=False, enable_thinking=True))
-        except ChatError:
-            return False
-        return thinking != silent or marker in shown.text
+        """The template has tags around reasoning."""
+        return bool(self._default.reasoning_tags)
 
     def render(self, chat: Chat) -> Prompt:
         variant = self._tool_use if chat.tools and self._tool_use else self._default
@@ -168,6 +165,7 @@ class _Variant:
 
     def __init__(self, source: str, vocabulary: Vocabulary) -> None:
         self.source = _patched(source)
+        self._changes_values = _CHANGES_VALUES.search(source) is not None
         self.vocabulary = vocabulary
         self.template = compile_template(TemplateEnvironment(), self.source)
         self.capabilities = probe(self.source)
@@ -183,8 +181,27 @@ class _Variant:
         if last is None or last == Message(last.role):
             return Prompt(text, self._generation_prompt(chat, messages))
         prefill = "" if self._continues_reasoning(chat, last) else last.text("\n\n")
-        generation_prompt = self._generation_prompt(chat, messages) + prefill
+        generation_prompt = self._opened(chat, messages, last) + prefill
         return Prompt(text + generation_prompt, generation_prompt, prefill)
+
+    def _opened(self, chat: Chat, messages: list[dict[str, Any]], last: Message) -> str:
+        """The generation prompt with the last message's reasoning, closed unless that is to go on."""
+        generation_prompt, tags = self._generation_prompt(chat, messages), self.reasoning_tags
+        if not tags.start:
+            return generation_prompt
+        end = "" if self._continues_reasoning(chat, last) else tags.end
+        opening = generation_prompt.split(tags.start.strip())[0]
+        return f"{opening}{tags.start}{last.reasoning_content}{end}"
+
+    @cached_property
+    def reasoning_tags(self) -> ReasoningTags:
+        def shown(messages: list[dict[str, Any]], adds_prompt: bool, thinks: bool) -> str | None:
+            try:
+                return self._apply(Chat((), enable_thinking=thinks), messages, adds_prompt)
+            except TemplateError:
+                return None
+
+        return find_tags(self.source, shown)
 
     def _continues_reasoning(self, chat: Chat, last: Message) -> bool:
         if chat.continuation == "auto":
@@ -220,7 +237,8 @@ class _Variant:
         context.update(chat.kwargs)
         if add_generation_prompt:
             context["add_generation_prompt"] = True
-        return self._without_ends(render(self.template, {**_derived(context), **context}))
+        values = {**_derived(context), **context}
+        return self._without_ends(render(self.template, deepcopy(values) if self._changes_values else values))
 
     def _generation_prompt(self, chat: Chat, messages: list[dict[str, Any]]) -> str:
         without = self._apply(chat, messages, False)
@@ -237,6 +255,11 @@ class _Variant:
         if self.vocabulary.adds_eos:
             text = text.removesuffix(self.vocabulary.eos_token)
         return text
+
+
+def _normalised(source: str) -> str:
+    """As ``/props`` shows it: one kind of line end, none at the very end."""
+    return source.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
 
 
 def _optional_variant(source: str, vocabulary: Vocabulary) -> _Variant | None:

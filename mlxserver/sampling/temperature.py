@@ -37,11 +37,11 @@ class DynamicTemperature:
         ranked = candidates.sort()
         probs = ranked.probs()
         entropy = -mx.sum(mx.where(probs > 0, probs * mx.log(probs), 0), axis=-1, keepdims=True)
-        size = ranked.size()
-        normalized = mx.maximum(entropy, 0) / mx.log(size.astype(mx.float32))
+        # A single candidate makes this 0/0, which is not above 0 below: it stays as it is.
+        normalized = mx.maximum(entropy, 0) / mx.log(ranked.size().astype(mx.float32))
         temperature = self._low + (self._high - self._low) * mx.power(normalized, self._exponent)
-        scaled = mx.where(temperature > 0, ranked.logits / temperature, only_best(ranked))
-        return ranked.with_logits(mx.where(size > 1, scaled, ranked.logits))
+        scaled = ranked.logits / temperature
+        return ranked.with_logits(mx.where(temperature > 0, scaled, only_best(ranked)))
 
 
 def only_best(candidates: Candidates) -> mx.array:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 
 class Vocabulary(Protocol):
+    n_vocab: int
     eos_id: int
 
     def encode(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]: ...
@@ -14,7 +15,10 @@ class Vocabulary(Protocol):
 
 
 class Pieces:
-    """Every token's bytes, read from the vocabulary when first needed."""
+    """Every token's bytes, read from the vocabulary when first needed.
+
+    Logits may be wider than the vocabulary: what lies beyond has no text.
+    """
 
     def __init__(self, n_vocab: int, vocabulary: Vocabulary) -> None:
         self._n_vocab = n_vocab
@@ -23,7 +27,9 @@ class Pieces:
 
     def all(self) -> list[bytes]:
         if self._all is None:
-            self._all = [self._vocabulary.piece(token) for token in range(self._n_vocab)]
+            known = min(self._n_vocab, self._vocabulary.n_vocab)
+            self._all = [self._vocabulary.piece(token) for token in range(known)]
+            self._all += [b""] * (self._n_vocab - known)
         return self._all
 
     def encode(self, text: bytes) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from mlxserver.api.completion_json import NativeDialect
 from mlxserver.api.completions import completion, openai_completion
 from mlxserver.engine.task import Failed
 from tests.api.client import client, events
@@ -248,3 +249,19 @@ def test_openai_verbose() -> None:
     answer = serve(FakeEngine("ab")).post("/v1", json={"prompt": "hi", "verbose": True}).json()
     assert answer["__verbose"]["content"] == "ab"
     assert list(answer).index("__verbose") == list(answer).index("timings") - 1
+
+
+def test_a_fault_inside_the_stream_is_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([[1], ZeroDivisionError("oops")])
+
+    def events_of(self: NativeDialect, update: Any) -> list[Any]:
+        outcome = next(calls)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(NativeDialect, "events", events_of)
+    engine = FakeEngine("abc")
+    got = events(native(engine, stream=True))
+    assert got == [1, {"error": {"code": 500, "message": "oops", "type": "server_error"}}]
+    assert engine.runs[0].cancelled

@@ -116,12 +116,41 @@ def test_a_template_that_raises_is_the_clients_error() -> None:
         prompt(USER, source="{% if messages[0].content == 'a' %}{{ raise_exception('no') }}{% endif %}")
 
 
+THINKS = (
+    "{% for m in messages %}{{ m.role }}:"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n{% endif %}{{ m.content }};"
+    "{% endfor %}{% if add_generation_prompt %}assistant:<think>\n{% endif %}"
+)
+
+
 def test_thinking_is_found_in_the_template() -> None:
     assert not template().supports_thinking
-    heeds = template("{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}")
-    assert heeds.supports_thinking
-    shows = template("{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}")
-    assert shows.supports_thinking
+    assert not template("{{ 'yes' if enable_thinking else 'no' }}{{ messages[0].content }}").supports_thinking
+    assert template(THINKS).supports_thinking
+
+
+@pytest.mark.parametrize(
+    ("content", "reasoning", "continuation", "end"),
+    [
+        ("b", "", "auto", "assistant:<think>\n\n</think>\nb"),
+        ("b", "why", "auto", "assistant:<think>\nwhy\n</think>\nb"),
+        ("", "why", "auto", "assistant:<think>\nwhy"),
+        ("b", "why", "reasoning_content", "assistant:<think>\nwhy"),
+        ("", "why", "content", "assistant:<think>\nwhy\n</think>\n"),
+    ],
+)
+def test_a_prefill_has_its_reasoning(content: str, reasoning: str, continuation: Any, end: str) -> None:
+    answer = Message("assistant", content, reasoning_content=reasoning)
+    assert prompt(USER, answer, source=THINKS, continuation=continuation).text == f"user:a;{end}"
+
+
+def test_a_template_that_builds_lists_gets_its_own() -> None:
+    source = "{% set _ = messages.append({'content': 'x'}) %}{{ messages | map(attribute='content') | join }}"
+    assert prompt(USER, source=source).text == "ax"
+
+
+def test_the_source_is_shown_without_its_last_line_end() -> None:
+    assert template("a\r\nb\n").source == "a\nb"
 
 
 def test_a_model_without_a_template_speaks_chatml() -> None:

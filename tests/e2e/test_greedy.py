@@ -38,6 +38,7 @@ def greedy_tokens(server: Server, prompt: str) -> list[int]:
     return [step["id"] for step in answer["completion_probabilities"]]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("streams", [1, 4])
 def test_greedy_text_equals_the_reference(server: Server, recorded: Rows, streams: int) -> None:
     assert [row["prompt"] for row in recorded] == list(PROMPTS)

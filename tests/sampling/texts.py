@@ -20,6 +20,7 @@ class MadeUp:
                 break
             texts += ["".join(letters).encode() for letters in product(LETTERS, repeat=length)]
         self.texts = texts[:n_vocab]
+        self.n_vocab = n_vocab
 
     def piece(self, token: int, special: bool = True) -> bytes:
         return self.texts[token]
