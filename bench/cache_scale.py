@@ -34,7 +34,9 @@ class Trie:
         self.trie = PrefixTrie(None)
 
     def insert(self, tokens: list[int]) -> None:
-        self.trie.insert(BASE_IDENTITY, tokens, lambda n: n * TOKEN_BYTES, lambda a, b: KVSpan((arrays(b - a),)))
+        self.trie.insert(
+            BASE_IDENTITY, tokens, lambda n: n * TOKEN_BYTES, lambda a, b: KVSpan((arrays(b - a),))
+        )
 
     def lookup(self, tokens: list[int]) -> int:
         return self.trie.match(BASE_IDENTITY, tokens).n
@@ -121,7 +123,9 @@ def long_lookup(make: Callable[[], Any], n: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     report: dict[str, Any] = {}

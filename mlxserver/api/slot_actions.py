@@ -1,4 +1,4 @@
-"""``POST /slots/{id}?action=save|restore|erase``: a slot's state to a file of ``--slot-save-path`` and back."""
+"""``POST /slots/{id}?action=save|restore|erase``: a slot's state to a file and back."""
 
 from __future__ import annotations
 

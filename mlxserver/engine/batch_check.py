@@ -36,5 +36,5 @@ def _logits(module: Any, make_cache: Callable[[], list[Any]], prompts: list[tupl
         module(mx.array([prompt[:-1]]), cache=states.prompt_chunk(slot, len(prompt) - 1))
     order = states.arrange(range(len(prompts)))
     last = mx.array([[prompts[slot][-1]] for slot in order])
-    logits = module(last, cache=states.decode(order))[:, -1].astype(mx.float32)
+    logits: mx.array = module(last, cache=states.decode(order))[:, -1].astype(mx.float32)
     return logits[mx.array([order.index(slot) for slot in range(len(prompts))])]

@@ -11,7 +11,7 @@ LAST_TOKENS = 4
 
 
 def next_checkpoint(done: int, n_prompt: int, n_ubatch: int, min_step: int) -> int:
-    """The first position after ``done`` evaluated tokens at which to store; the prompt's last token is decoded."""
+    """The first position after ``done`` tokens at which to store; the prompt's last token is decoded."""
     end = n_prompt - 1
     marks = [end - LAST_TOKENS - n_ubatch, end - LAST_TOKENS, end]
     if min_step > 0:

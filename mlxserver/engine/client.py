@@ -103,8 +103,12 @@ class EngineClient:
         """Save, restore or erase a slot as soon as it is idle."""
         done: asyncio.Future[SlotOutcome] = self._loop.create_future()
 
+        def settle(outcome: SlotOutcome) -> None:
+            if not done.done():
+                done.set_result(outcome)
+
         def reply(outcome: SlotOutcome) -> None:
-            self._loop.call_soon_threadsafe(lambda: done.cancelled() or done.set_result(outcome))
+            self._loop.call_soon_threadsafe(settle, outcome)
 
         self.post(SlotAction(kind, slot, path, reply))
         return await done

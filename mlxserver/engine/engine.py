@@ -23,7 +23,7 @@ log = logging.getLogger("mlxserver.srv")
 
 
 class Engine:
-    """One thread that owns every array. Messages go in through ``post``, lists of events come out of ``emit``.
+    """One thread that owns every array. Messages go in through ``post``, lists of events out of ``emit``.
 
     ``load`` runs on that thread and gives the model and the sizes; ``on_ready`` or ``on_failed`` is then
     called once, on that thread too.

@@ -9,7 +9,6 @@ from typing import Literal
 
 from mlxserver.engine.task import Task
 
-
 SlotActionKind = Literal["save", "restore", "erase"]
 
 

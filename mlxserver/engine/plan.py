@@ -63,7 +63,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A slot decodes for the first time: its sampler starts with ``prompt``, whose last token is the input."""
+    """A slot decodes for the first time: its sampler starts with ``prompt``; its last token is the input."""
 
     slot: int
     task_id: int

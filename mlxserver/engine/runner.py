@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -80,7 +80,9 @@ class Runner:
         """Wait for a step and read its tokens back."""
         tokens: list[SampledToken] = []
         for rows, sampled in step.sampled:
-            self._guard(step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(rows, sampled)))
+            self._guard(
+                step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(rows, sampled))
+            )
         if not step.sampled and step.marker is not None:
             self._guard(step, list(step.plan.chunks), lambda: mx.eval(step.marker))
         return Result(tuple(tokens), tuple(step.failures))
@@ -91,7 +93,7 @@ class Runner:
         arrays = self._states.arrays()
         # a sum is a new buffer: waiting for it holds no view of the state's own buffers
         step.marker = arrays[-1][(0,) * arrays[-1].ndim].sum()
-        mx.async_eval(*arrays, step.marker)
+        mx.async_eval(*arrays, step.marker)  # type: ignore[no-untyped-call]
 
     def _join(self, join: Join) -> None:
         self._sampler.begin(join.slot, join.sampling, join.prompt)
@@ -103,7 +105,7 @@ class Runner:
         tokens = self._next_inputs(order)
         logits = self._module(tokens[:, None], cache=self._states.decode(order))[:, -1]
         sampled = self._sampler.sample(logits, order)
-        mx.async_eval(*sampled.arrays())
+        mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
         of_slot = {decode.slot: decode for decode in decodes}
         step.sampled.append(([of_slot[slot] for slot in order], sampled))
         self._keep_inputs(order, sampled.tokens)
@@ -132,7 +134,8 @@ class Runner:
     def _read(self, rows: list[Decode], sampled: Sampled) -> list[SampledToken]:
         mx.eval(*sampled.arrays())
         found = []
-        for index, (decode, token) in enumerate(zip(rows, sampled.tokens.tolist(), strict=True)):
+        tokens = cast(list[int], sampled.tokens.tolist())
+        for index, (decode, token) in enumerate(zip(rows, tokens, strict=True)):
             if self._task_of.get(decode.slot) == decode.task_id:
                 self._sampler.accept(decode.slot, token)
                 found.append(SampledToken(decode.slot, decode.task_id, token, sampled.probs(index)))

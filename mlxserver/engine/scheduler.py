@@ -90,7 +90,9 @@ class Scheduler:
         """``n_arriving`` tasks are on their way; they wait too where no slot is free."""
         n_free = sum(slot.is_free for slot in self.slots)
         slots = tuple(slot.view(with_tokens) for slot in self.slots)
-        return Snapshot(slots, self.counters, len(self._deferred) + max(0, n_arriving - n_free), self.reuse.stats())
+        return Snapshot(
+            slots, self.counters, len(self._deferred) + max(0, n_arriving - n_free), self.reuse.stats()
+        )
 
     def check(self) -> None:
         """While nothing runs: raise AssertionError where the books of slots and trie do not add up."""
@@ -195,7 +197,7 @@ class Scheduler:
     # ------------------------------------------------------- parts of plan
 
     def _make_room(self) -> list[Move]:
-        """With one pool of cells for all slots, idle slots give theirs up first, then the youngest task fails."""
+        """In one pool of cells for all slots idle slots give theirs up first, then the youngest fails."""
         moves: list[Move] = []
         while self._config.kv_unified and self._cells_wanted() > self._config.n_ctx:
             idle = next((slot for slot in self.slots if slot.is_idle and slot.tokens), None)
@@ -302,7 +304,7 @@ class Scheduler:
         if not (plan.chunks or plan.decodes):
             return
         counters = self.counters
-        busy = {item.slot for item in (*plan.chunks, *plan.decodes)}
+        busy = {chunk.slot for chunk in plan.chunks} | {decode.slot for decode in plan.decodes}
         self.counters = replace(
             counters,
             prompt_tokens=counters.prompt_tokens + sum(len(c.tokens) for c in plan.chunks) + len(plan.joins),

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from mlxserver.engine.config import EngineConfig
@@ -17,7 +16,7 @@ from mlxserver.engine.mailbox import SlotAction, SlotOutcome
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.reuse import Reuse
 from mlxserver.engine.slot import Slot
-from mlxserver.kv.slot_file import SlotFile, SlotFileError, read_slot_file, write_slot_file
+from mlxserver.kv.slot_file import SlotFile, SlotFileError, raw_bytes, read_slot_file, write_slot_file
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.model import Model
 
@@ -31,7 +30,9 @@ SAMPLE = 64
 class SlotActions:
     """What a slot held before is kept in the trie, where there is one."""
 
-    def __init__(self, model: Model, config: EngineConfig, states: SlotStates, mover: Mover, reuse: Reuse) -> None:
+    def __init__(
+        self, model: Model, config: EngineConfig, states: SlotStates, mover: Mover, reuse: Reuse
+    ) -> None:
         self._model = model
         self._config = config
         self._states = states
@@ -90,7 +91,7 @@ class SlotActions:
         return found
 
     def _restore(self, slot: Slot, found: SlotFile) -> int:
-        """Replace what the slot holds. Raises SlotFileError and changes nothing where the state does not fit."""
+        """Replace what the slot holds. A state that does not fit raises SlotFileError and changes nothing."""
         try:
             snapshot = self._states.snapshot_of(found.states)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -109,11 +110,10 @@ class SlotActions:
     def _belongs_to(self) -> str:
         """Names what a state depends on: the weights, the compute type, the KV types."""
         info, config = self._model.info, self._config
-        parameters: list[tuple[str, Any]] = tree_flatten(self._model.module.parameters())
+        parameters: Any = tree_flatten(self._model.module.parameters())
         digest = hashlib.blake2b(digest_size=16)
         for name, weight in parameters:
-            head = mx.contiguous(weight.reshape(-1)[:SAMPLE]).view(mx.uint8)
             digest.update(f"{name}{weight.shape}{weight.dtype}".encode())
-            digest.update(memoryview(head))
+            digest.update(raw_bytes(weight.reshape(-1)[:SAMPLE]))
         facts = (info.architecture, info.n_params, info.ftype, config.cache_type_k, config.cache_type_v)
         return f"{facts} {config.swa_full} {digest.hexdigest()}"

@@ -40,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The prompt begins: ``n_past`` of its ``n_prompt`` tokens were reused. ``t`` is ``time.perf_counter()``."""
+    """The prompt begins: ``n_past`` of its tokens were reused. ``t`` is ``time.perf_counter()``."""
 
     task_id: int
     slot_id: int
@@ -51,7 +51,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """A prompt chunk was evaluated; ``processed`` counts reused tokens too. Sent only for ``return_progress``."""
+    """A chunk was evaluated; ``processed`` counts reused tokens too. Only for ``return_progress``."""
 
     task_id: int
     total: int

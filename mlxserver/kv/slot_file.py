@@ -45,11 +45,14 @@ def write_slot_file(
     span: KVSpan,
     snapshot: KVSnapshot | None,
 ) -> int:
-    """Write atomically, readable by the owner only; returns the bytes written. ``model`` names model and KV types."""
+    """Write atomically, for the owner only; the bytes written. ``model`` names model and KV types."""
     arrays: dict[str, mx.array] = {}
     for i, (keys, values) in enumerate(span.layers):
         arrays[f"{i}.keys"], arrays[f"{i}.values"] = keys, values
-    states = [_plain(cache.state, f"state.{i}", arrays) for i, cache in enumerate(snapshot.caches if snapshot else ())]
+    states = [
+        _plain(cache.state, f"state.{i}", arrays)
+        for i, cache in enumerate(snapshot.caches if snapshot else ())
+    ]
     header = {
         "format": FORMAT,
         "model": model,
@@ -79,7 +82,8 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
         raise SlotFileError("there is no such file")
     try:
         with path.open("rb") as file:
-            arrays, metadata = mx.load(file, format="safetensors", return_metadata=True)
+            loaded: Any = mx.load(file, format="safetensors", return_metadata=True)
+            arrays, metadata = loaded
             mx.eval(arrays)
         text = metadata["header"]
         header = json.loads(text)
@@ -114,10 +118,15 @@ def _restored(state: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> Any:
     return [_restored(part, arrays) for part in state["list"]] if "list" in state else state["value"]
 
 
+def raw_bytes(array: mx.array) -> memoryview:
+    flat: Any = mx.contiguous(array).reshape(-1).view(mx.uint8)
+    return memoryview(flat)
+
+
 def _checksum(header: str, arrays: Mapping[str, mx.array]) -> str:
     digest = hashlib.blake2b(header.encode(), digest_size=16)
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name}{array.shape}{array.dtype}".encode())
-        digest.update(memoryview(mx.contiguous(array).reshape(-1).view(mx.uint8)))
+        digest.update(raw_bytes(array))
     return digest.hexdigest()

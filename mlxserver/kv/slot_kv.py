@@ -66,7 +66,7 @@ class RowBlock:
 
 
 class SlotKV:
-    """Buffers (rows, heads, columns, head_dim) in the KV types asked for; keys and values may differ in width.
+    """Buffers (rows, heads, columns, head_dim) in the KV types; keys and values may differ in width.
 
     ``n_columns`` of a buffer is the same for all rows: it grows with the longest one.
     """
@@ -173,13 +173,13 @@ class BlockView:
             layer.values[rows, :, : block.end].astype(values.dtype),
         )
 
-    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array | None:
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
         return self._block.mask(window_size)
 
 
-def _grown(
-    buffer: mx.array | None, n_rows: int, n_columns: int, like: mx.array, dtype: mx.Dtype
-) -> mx.array:
+def _grown(buffer: mx.array | None, n_rows: int, n_columns: int, like: mx.array, dtype: mx.Dtype) -> mx.array:
     if buffer is None:
         columns = -(-n_columns // GROWTH) * GROWTH
         return mx.zeros((n_rows, like.shape[1], columns, like.shape[3]), dtype=dtype)

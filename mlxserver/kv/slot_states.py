@@ -1,4 +1,4 @@
-"""The state of all slots over all layers: which row a slot has, how long it is, and what can be done to it."""
+"""The state of all slots over all layers: which row a slot has, how long it is, what can be done to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
-from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
 from mlxserver.kv.slot_kv import BlockView, RowBlock, RowSpan, RowView, SlotKV
+from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
 
 Layer = SlotKV | BatchedState
 
@@ -55,7 +55,9 @@ class SlotStates:
         if drop == 0:
             return
         if not self.can_truncate(slot, n):
-            raise ValueError(f"the state of slot {slot} cannot be cut from {self._length[slot]} to {n} tokens")
+            raise ValueError(
+                f"the state of slot {slot} cannot be cut from {self._length[slot]} to {n} tokens"
+            )
         for layer in self._uncut:
             if n == 0:
                 layer.clear(self._row[slot])
@@ -72,7 +74,7 @@ class SlotStates:
     @property
     def bytes_per_token(self) -> int:
         """Of the plain layers together; 0 before the first token."""
-        return bytes_per_token([(layer.keys, layer.values) for layer in self._plain if layer.keys is not None])
+        return bytes_per_token([array for layer in self._plain for array in layer.arrays])
 
     def read_span(self, slot: int, start: int, end: int) -> KVSpan:
         """A copy of the plain layers' state of the slot's tokens ``[start, end)``."""
@@ -112,7 +114,8 @@ class SlotStates:
     def fits(self, span: KVSpan, n: int) -> bool:
         """Whether a span holds ``n`` tokens of every plain layer in the shapes and types of the buffers."""
         return len(span.layers) == len(self._plain) and all(
-            layer.fits(keys, values, n) for layer, (keys, values) in zip(self._plain, span.layers, strict=True)
+            layer.fits(keys, values, n)
+            for layer, (keys, values) in zip(self._plain, span.layers, strict=True)
         )
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
@@ -149,7 +152,7 @@ class SlotStates:
         ]
 
     def arrange(self, slots: Sequence[int]) -> list[int]:
-        """Move rows so that those of ``slots`` lie next to each other; the slots in the order of their rows."""
+        """Move rows so that those of ``slots`` are neighbours; the slots in the order of their rows."""
         rows = {self._row[slot] for slot in slots}
         if len(slots) > 1 and max(rows) - min(rows) >= len(slots):
             block = _best_block(rows, len(self._row))

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 @dataclass(frozen=True)
 class KVSpan:
-    """``layers`` holds (keys, values) of each plain attention layer, (1, heads, n, head_dim) in the KV types."""
+    """``layers``: (keys, values) of each plain attention layer, (1, heads, n, head_dim) in the KV types."""
 
     layers: tuple[tuple[mx.array, mx.array], ...]
 
@@ -40,7 +40,7 @@ class KVSpan:
 
 @dataclass(frozen=True)
 class KVSnapshot:
-    """mlx-lm's caches of the layers that cannot be cut, after some token. Arrays are shared, never changed."""
+    """mlx-lm's caches of the layers that cannot be cut, after some token. Their arrays never change."""
 
     caches: tuple[Any, ...]
 
@@ -49,8 +49,6 @@ class KVSnapshot:
         return sum(cache.nbytes for cache in self.caches)
 
 
-def bytes_per_token(layers: Sequence[tuple[mx.array, mx.array]]) -> int:
+def bytes_per_token(buffers: Sequence[mx.array]) -> int:
     """What one token of buffers (rows, heads, columns, head_dim) takes."""
-    return sum(
-        array.shape[1] * array.shape[3] * array.dtype.size for pair in layers for array in pair
-    )
+    return sum(buffer.shape[1] * buffer.shape[3] * buffer.dtype.size for buffer in buffers)

@@ -144,7 +144,7 @@ class PrefixTrie:
         span: Callable[[int, int], Span],
         snapshot: Snapshot | None = None,
     ) -> int:
-        """Store the state of ``tokens``: only what is not there yet is taken in, through ``span(start, end)``.
+        """Store the state of ``tokens``: only what is not there is taken in, through ``span(start, end)``.
 
         ``nbytes(n)`` is the size of ``n`` tokens' span, known before it is made. A state that does not fit
         even alone, or not beside what is pinned, is left out and nothing is dropped for it. Returns the
@@ -185,7 +185,9 @@ class PrefixTrie:
         """Raise AssertionError where the books do not add up."""
         total = count = snapshots = 0
         for node in self.nodes():
-            assert node.parent is not None and node.parent.end == node.start, "a node does not follow its parent"
+            assert node.parent is not None and node.parent.end == node.start, (
+                "a node does not follow its parent"
+            )
             assert node.parent.children[node.tokens[0]] is node, "a node is not its parent's child"
             assert node.pins >= 0, "a node was unpinned too often"
             total, count = total + node.nbytes, count + 1
@@ -296,5 +298,3 @@ def _upwards(node: Node) -> Iterator[Node]:
     while node.parent is not None:
         yield node
         node = node.parent
-
-

@@ -16,6 +16,7 @@ from mlxserver.sampling.params import SamplingParams
 from tests.engine.bench import GREEDY, PROMPTS, Bench, oracle
 from tests.models import tiny
 
+
 @pytest.fixture
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     bench = Bench(tiny.llama)
@@ -24,7 +25,8 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["llama", "gemma3", "mistral_sliding", "gpt_oss", "mamba2", "qwen3_next", "falcon_h1", "deepseek_v3"]
+    "kind",
+    ["llama", "gemma3", "mistral_sliding", "gpt_oss", "mamba2", "qwen3_next", "falcon_h1", "deepseek_v3"],
 )
 def test_batch_of_four_equals_alone_for_every_cache_kind(kind: str) -> None:
     module = getattr(tiny, kind)()
@@ -181,7 +183,14 @@ def test_an_error_in_a_step_fails_its_tasks_and_the_engine_goes_on(caplog: pytes
 
 def test_a_model_that_cannot_batch_decodes_its_slots_one_by_one() -> None:
     module = tiny.build(
-        "gpt2", n_ctx=512, n_embd=32, n_head=4, n_layer=2, n_positions=512, layer_norm_epsilon=1e-5, vocab_size=256
+        "gpt2",
+        n_ctx=512,
+        n_embd=32,
+        n_head=4,
+        n_layer=2,
+        n_positions=512,
+        layer_norm_epsilon=1e-5,
+        vocab_size=256,
     )
     want = [oracle(module, prompt, 10) for prompt in PROMPTS]
     bench = Bench(lambda: module)

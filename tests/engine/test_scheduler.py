@@ -61,7 +61,9 @@ class Harness:
         self.events: list[Event] = []
         self.scripts: dict[int, list[int]] = {}
 
-    def submit(self, task_id: int, n_prompt: int = 5, first: int = 10, script: Any = (), **fields: Any) -> None:
+    def submit(
+        self, task_id: int, n_prompt: int = 5, first: int = 10, script: Any = (), **fields: Any
+    ) -> None:
         tokens = fields.pop("tokens", tuple(range(first, first + n_prompt)))
         self.scripts[task_id] = list(script)
         self.scheduler.submit(Task(task_id, tokens, **fields))

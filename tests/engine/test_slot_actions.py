@@ -1,4 +1,4 @@
-"""Slots saved to files and brought back: into any slot, after a restart, for every cache kind; bad files change nothing."""
+"""Slots saved to files and brought back, for every cache kind; bad files change nothing."""
 
 from __future__ import annotations
 

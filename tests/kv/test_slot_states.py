@@ -1,4 +1,4 @@
-"""A slot's state gives the same tokens alone, in a batch, after moves, cuts and copies: for every cache kind."""
+"""A slot's state gives the same tokens alone, in a batch, after moves, cuts and copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.caches import cache_maker
 from tests.models import tiny
 
-KINDS = ["llama", "qwen3", "mistral_sliding", "gemma3", "gpt_oss", "mamba2", "qwen3_next", "falcon_h1", "deepseek_v3"]
+KINDS = [
+    "llama",
+    "qwen3",
+    "mistral_sliding",
+    "gemma3",
+    "gpt_oss",
+    "mamba2",
+    "qwen3_next",
+    "falcon_h1",
+    "deepseek_v3",
+]
 PLAIN = ["llama", "qwen3", "deepseek_v3"]
 PROMPTS = [
     [5, 17, 200, 33, 8],

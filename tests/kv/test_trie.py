@@ -38,7 +38,9 @@ class Frozen:
     nbytes: int = 7
 
 
-def put(trie: PrefixTrie, tokens: tuple[int, ...], identity: CacheIdentity = BASE_IDENTITY, snap: bool = False) -> int:
+def put(
+    trie: PrefixTrie, tokens: tuple[int, ...], identity: CacheIdentity = BASE_IDENTITY, snap: bool = False
+) -> int:
     return trie.insert(
         identity,
         tokens,

@@ -114,7 +114,9 @@ def test_random_schedules_give_cold_answers(served: Served) -> None:
         prompts = []
         for _ in range(rng.randrange(1, 5)):
             root = rng.choice(roots)
-            prompts.append(root[: rng.randrange(1, 30)] + [rng.randrange(250) for _ in range(rng.randrange(1, 6))])
+            prompts.append(
+                root[: rng.randrange(1, 30)] + [rng.randrange(250) for _ in range(rng.randrange(1, 6))]
+            )
         tasks = [served.send(prompt, 4) for prompt in prompts]
         for prompt, tokens in zip(prompts, served.bench.finish(*tasks), strict=True):
             assert tokens == served.cold(prompt, 4), served.kind
