@@ -106,10 +106,13 @@ class _WatchingEnvironment(TemplateEnvironment):
         super().__init__()
         self.used: dict[int, Any] = {}  # keeping the values alive keeps their ids unique
         self.filters["tojson"] = self._watched_json
+        self.filters["string"] = self._watched_text
         self.tests["iterable"] = self._is_iterable
         self.tests["defined"] = self._is_defined
 
     def getattr(self, obj: Any, attribute: str) -> Any:
+        if attribute == "get" and isinstance(obj, dict):
+            return lambda *args: self._mark(obj.get(*args))
         return self._mark(super().getattr(obj, attribute))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -125,6 +128,10 @@ class _WatchingEnvironment(TemplateEnvironment):
     def _watched_json(self, value: Any, *args: Any, **kwargs: Any) -> str:
         self._mark_deep(value)
         return to_json(value, *args, **kwargs)
+
+    def _watched_text(self, value: Any) -> str:
+        self._mark_deep(value)
+        return str(value)
 
     def _mark_deep(self, value: Any) -> None:
         self._mark(value)

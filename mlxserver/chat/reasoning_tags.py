@@ -33,9 +33,11 @@ class ReasoningTags:
         return bool(self.start or self.end)
 
 
+_NO_MINISTRAL = "[CALL_ID]"
+"""Tells older Mistral models, which do not think: this mark must not be there."""
 _THINK = ReasoningTags("<think>", "</think>")
 FAMILIES: tuple[tuple[tuple[str, ...], ReasoningTags], ...] = (
-    (("[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]"), ReasoningTags("[THINK]", "[/THINK]")),
+    (("[SYSTEM_PROMPT]", "[TOOL_CALLS]", "[ARGS]", _NO_MINISTRAL), ReasoningTags("[THINK]", "[/THINK]")),
     (("'<|tool_call>call:'",), ReasoningTags("<|channel>thought\n", "<channel|>")),
     (("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _THINK),
     (("<|tool_list_start|>", "<|tool_list_end|>"), _THINK),
@@ -50,7 +52,7 @@ FAMILIES: tuple[tuple[tuple[str, ...], ReasoningTags], ...] = (
 def find_tags(source: str, render: Render) -> ReasoningTags:
     """No tags for a template that shows no reasoning."""
     for marks, tags in FAMILIES:
-        if all(mark in source for mark in marks):
+        if all((mark in source) == (mark != _NO_MINISTRAL) for mark in marks):
             return tags
     if "content.split('</think>')" in source and "reasoning_content" not in source:
         return _THINK

@@ -41,6 +41,8 @@ def test_a_system_message_that_nobody_reads() -> None:
     ("body", "expected"),
     [
         ("{{ tools | tojson }}", {"tools"}),
+        ("{{ tools | string }}", {"tools"}),
+        ("{{ m.get('tool_calls') }}", {"tool_calls"}),
         ("{% for t in tools %}{{ t.function.name }}{% endfor %}", {"tools"}),
         ("{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}", {"tool_calls", "parallel_tool_calls"}),
         ("{% for c in m.tool_calls %}{{ c.function.arguments.arg }}{% endfor %}", {"object_arguments"}),

@@ -40,6 +40,9 @@ def refusing(chat: list[dict[str, Any]], prompts: bool, thinks: bool) -> None:
 
 def test_families_are_told_by_their_marks() -> None:
     assert find_tags("{{ '<|tool_call>call:' }}", refusing).end == "<channel|>"
+    mistral = "[SYSTEM_PROMPT][TOOL_CALLS][ARGS]"
+    assert find_tags(mistral, refusing).start == "[THINK]"
+    assert not find_tags(mistral + "[CALL_ID]", refusing)
     assert find_tags("{{ content.split('</think>') }}", refusing).start == "<think>"
 
 
