@@ -90,26 +90,30 @@ class Engine:
             self._read_mail(scheduler, wait=rests)
             self._act(scheduler, actions)
             if pending and runner.needs_host(pending.plan.decodes):
-                t_collected = self._commit(scheduler, runner, pending, t_collected)
+                t_collected = self._commit(scheduler, runner, pending, None, t_collected)
                 pending = None
             with self._lock:
                 plan = scheduler.plan()
             t_launch = time.perf_counter()
             step = runner.launch(plan) if plan.has_work else None
             if pending:
-                t_collected = self._commit(scheduler, runner, pending, t_collected)
+                t_collected = self._commit(scheduler, runner, pending, step, t_collected)
             elif step:
                 t_collected = t_launch
             pending = step
             self._flush(scheduler)
 
-    def _commit(self, scheduler: Scheduler, runner: Runner, step: Step, since: float) -> float:
-        """Returns when the step was over; ``since`` is when the device was free for it."""
+    def _commit(
+        self, scheduler: Scheduler, runner: Runner, step: Step, ahead: Step | None, since: float
+    ) -> float:
+        """Returns when the step was over; the one before it was at ``since``. ``ahead`` is launched already."""
         result = runner.collect(step)
         now = time.perf_counter()
         plan = step.plan
         with self._lock:
-            scheduler.pace.ran(now - since, sum(len(c.tokens) for c in plan.chunks), len(plan.decodes))
+            # a launch may block while the device is busy: only between steps of one kind is the time a step's
+            if ahead is None or bool(ahead.plan.chunks) == bool(plan.chunks):
+                scheduler.pace.ran(now - since, sum(len(c.tokens) for c in plan.chunks), len(plan.decodes))
             scheduler.commit(plan, result)
         self._flush(scheduler)
         return now

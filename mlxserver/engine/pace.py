@@ -7,7 +7,7 @@ PROMPT_SHARE = 3.0
 LONGEST_CHUNK_SECONDS = 1.0
 """With no stream running a step still ends about this soon, for cancellations and new requests."""
 SMALLEST_CHUNK = 16
-SMOOTHING = 0.3
+SMOOTHING = 0.4
 
 
 class Pace:
@@ -28,7 +28,7 @@ class Pace:
     def budget(self, streams_run: bool, most: int) -> int:
         """Prompt tokens for a step, at most ``most``."""
         if not self._seconds_per_token:
-            return min(most, 4 * SMALLEST_CHUNK) if streams_run else most
+            return min(most, 2 * SMALLEST_CHUNK) if streams_run else most
         seconds = PROMPT_SHARE * self._decode_seconds if streams_run else LONGEST_CHUNK_SECONDS
         return min(most, max(SMALLEST_CHUNK, int(seconds / self._seconds_per_token)))
 
