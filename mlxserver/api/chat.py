@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -64,18 +62,11 @@ _NOT_RUNNING = "no active completion for this id"
 def chat_settings(state: ServerState) -> ChatSettings:
     """The command line's say on chats; it thinks where the template can, unless it is told not to."""
     options = state.options
-    kwargs: dict[str, Any] = dict(options.chat_template_kwargs)
-    if options.reasoning_effort != "default":
-        kwargs["reasoning_effort"] = options.reasoning_effort
-    if options.reasoning != "auto":
-        kwargs["enable_thinking"] = options.reasoning == "on"
-    if options.reasoning_preserve is not None:
-        kwargs["preserve_reasoning"] = options.reasoning_preserve
     return ChatSettings(
         use_jinja=options.jinja,
         prefill_assistant=options.prefill_assistant,
         enable_thinking=options.reasoning != "off" and options.jinja and state.template.supports_thinking,
-        kwargs=kwargs,
+        kwargs=dict(options.chat_template_kwargs),
     )
 
 

@@ -8,6 +8,7 @@ from mlxserver.api import logit_bias
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.json_body import float32
 from mlxserver.models.model import Model
+from mlxserver.options.samplers import samplers_by_name
 from mlxserver.sampling.params import SamplingParams
 
 MAX_VERBOSITY = 9
@@ -66,6 +67,7 @@ def default_sampling(options: Any, model: Model) -> SamplingParams:
         for name, value in model.info.sampling_defaults.items()
         if name in OPTION_OF_FIELD and not options.given(OPTION_OF_FIELD[name])
     }
+    values["samplers"] = samplers_by_name(values["samplers"])[0]
     biases = tuple((token, float32(bias)) for token, bias in options.logit_bias)
     if options.ignore_eos:
         biases += logit_bias.forbid_end(model.tokenizer)

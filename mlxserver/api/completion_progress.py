@@ -10,6 +10,7 @@ from mlxserver.api.generation import Began, Delta, ProbEntry, Progress, Result, 
 from mlxserver.chat.text_stream import TextRules, TextStream
 from mlxserver.engine.task import Event, Failed, Finished, PromptProgress, Started, Token, TokenProbs
 from mlxserver.models.model import Tokenizer
+from mlxserver.telemetry.log import slot
 
 if TYPE_CHECKING:
     from mlxserver.engine.client import Run
@@ -137,6 +138,7 @@ class RunningCompletion:
 
     def _finish(self, event: Finished) -> Result:
         self.has_ended = True
+        self._log(event)
         text = self._text
         truncated = event.truncated and not self._num_ignored
         if text.stop_type == "none" or (truncated and text.stop_type == "word"):
@@ -159,6 +161,24 @@ class RunningCompletion:
             timings=self._timings(),
             probs=self._kept_probs(),
             request=self._request,
+        )
+
+    def _log(self, event: Finished) -> None:
+        """llama-server's timing lines; counts and times only."""
+        timings = self._timings().json()
+        log = slot("print_timing", self._id_slot, event.task_id)
+        for name, part in (("prompt eval", "prompt"), ("       eval", "predicted")):
+            log.info(
+                "%s time = %10.2f ms / %5d tokens (%8.2f ms per token, %8.2f tokens per second)",
+                name,
+                *(timings[f"{part}_{key}"] for key in ("ms", "n", "per_token_ms", "per_second")),
+            )
+        total = timings["prompt_ms"] + timings["predicted_ms"]
+        log.info(
+            "      total time = %10.2f ms / %5d tokens", total, timings["prompt_n"] + timings["predicted_n"]
+        )
+        slot("release", self._id_slot, event.task_id).info(
+            "stop processing: n_tokens = %d, truncated = %d", event.n_tokens, event.truncated
         )
 
     def _read_prompt(self) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlxserver.chat.request import CHAT_FORMATS
 from mlxserver.sampling.params import SamplingParams
-
-CHAT_FORMATS = ("Content-only", "peg-simple", "peg-native", "peg-gemma4", "peg-minimax-m3")
-REASONING_FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_schema import read_completion_request
 from mlxserver.api.errors import ApiError, invalid_request, server_error
 from mlxserver.api.generation import Dialect, Result, Update
-from mlxserver.api.generation_settings import short_settings
+from mlxserver.api.generation_settings import generation_settings, short_settings
 from mlxserver.api.json_body import dump_json, type_name
 from mlxserver.api.json_response import json_response
 from mlxserver.api.prompts import check_tokens, tokenize_prompts
@@ -248,7 +248,7 @@ def _task(
         return_progress=first.return_progress and first.stream,
         children=tuple((engine.new_task_id(), child.sampling) for child in requests[1:]),
         identity=identity,
-        settings=short_settings(first),
+        settings=generation_settings(first) if state.shows_slot_texts else short_settings(first),
     )
 
 

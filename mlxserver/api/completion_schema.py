@@ -7,12 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from mlxserver.api import logit_bias, token_fields
-from mlxserver.api.completion_request import (
-    CHAT_FORMATS,
-    REASONING_FORMATS,
-    ChatFields,
-    CompletionRequest,
-)
+from mlxserver.api.completion_request import ChatFields, CompletionRequest
 from mlxserver.api.errors import ApiError, invalid_request, not_supported
 from mlxserver.api.field_types import (
     FLOAT_MAX,
@@ -30,9 +25,10 @@ from mlxserver.api.field_types import (
     value_or,
 )
 from mlxserver.api.json_body import parse_json
+from mlxserver.chat.request import CHAT_FORMATS, REASONING_FORMATS
 from mlxserver.models.model import Tokenizer
+from mlxserver.options.samplers import samplers_by_letter, samplers_by_name
 from mlxserver.sampling.params import SamplingParams
-from mlxserver.sampling.sampler_names import samplers_from_letters, samplers_from_names
 
 
 @dataclass(slots=True)
@@ -217,9 +213,9 @@ def _stop(state: Evaluation, value: Any) -> None:
 
 def _samplers(state: Evaluation, value: Any) -> None:
     if isinstance(value, list):
-        state.values["samplers"] = samplers_from_names(strings(value))
+        state.values["samplers"] = samplers_by_name(strings(value))[0]
     elif isinstance(value, str):
-        state.values["samplers"] = samplers_from_letters(value)
+        state.values["samplers"] = samplers_by_letter(value)[0]
 
 
 _COUNT = integer(hard=(0, INT32_MAX))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from mlxserver.api.stream_replay import StreamRegistry
+from mlxserver.options.environment import shows_slot_texts
 
 if TYPE_CHECKING:
     from mlxserver.api.chat_json import ChatDialect
@@ -37,6 +39,8 @@ class ServerState:
     """Running chat completions by the id that their answers carry."""
     metrics: Metrics | None = None
     """Made when first asked for."""
+    shows_slot_texts: bool = field(default_factory=lambda: shows_slot_texts(os.environ))
+    """``/slots`` then shows all settings."""
     started_us: int = field(default_factory=lambda: time.monotonic_ns() // 1000)
 
     @property

@@ -18,6 +18,7 @@ from mlxserver.engine.slot_actions import SlotActions
 from mlxserver.engine.task import Event, Snapshot
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.model import Model
+from mlxserver.options.environment import shows_slot_texts
 
 log = logging.getLogger("mlxserver.srv")
 
@@ -46,7 +47,7 @@ class Engine:
         self._actions: list[SlotAction] = []
         self._n_posted = self._n_read = 0
         self._closing = False
-        self._shows_tokens = bool(int(os.environ.get("LLAMA_SERVER_SLOTS_DEBUG") or 0))
+        self._shows_tokens = shows_slot_texts(os.environ)
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -106,7 +107,7 @@ class Engine:
     def _commit(
         self, scheduler: Scheduler, runner: Runner, step: Step, ahead: Step | None, since: float
     ) -> float:
-        """Returns when the step was over; the one before it was at ``since``. ``ahead`` is launched already."""
+        """Returns when the step was over; the one before was at ``since``. ``ahead`` is launched already."""
         result = runner.collect(step)
         now = time.perf_counter()
         plan = step.plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,3 +43,9 @@ def _value(builder: Builder, row: Row, text: str) -> Any:
         case "int":
             return to_int(row, text)
     return to_value(row, text, builder.notices)
+
+
+def shows_slot_texts(environ: Mapping[str, str]) -> bool:
+    """``LLAMA_SERVER_SLOTS_DEBUG``: a number other than 0 lets ``/slots`` show texts and all settings."""
+    digits = re.match(r"\s*[+-]?\d+", environ.get("LLAMA_SERVER_SLOTS_DEBUG", ""))
+    return digits is not None and int(digits[0]) != 0
