@@ -23,13 +23,16 @@ from bench.contestants import SERVERS, serving
 
 STREAMS = (1, 4, 8)
 WORDS = ("apple", "river", "stone", "cloud", "music", "green", "table", "horse")
+N_WORDS = 64
+LASTING = "green"
+"""Repeated by the model for longer than a 700-token prompt takes to be read."""
 BARE = "bare loop"
 
 Figures = dict[str, float]
 
 
 def repeated(word: str, n_words: int, nonce: int) -> str:
-    """A prompt that no server has seen and that is continued for ever by its word, one token each."""
+    """A prompt that no server has seen; with 64 words, far more of them follow, one token each."""
     return f"{nonce}" + f" {word}" * n_words
 
 
@@ -38,12 +41,12 @@ def measure_server(name: str, model: Path, n_predict: int, nonce: int, logs: Pat
         figures = {"start-up (s)": startup}
         run_stream(url, repeated(WORDS[0], 8, nonce), 4)
         for n in STREAMS:
-            prompts = [repeated(word, 32, nonce + n) for word in WORDS[:n]]
+            prompts = [repeated(word, N_WORDS, nonce + n) for word in WORDS[:n]]
             figures[rate_of(n)] = decode_rate(run_streams(url, prompts, n_predict))
         alone = run_stream(url, repeated("summer", 250, nonce), 2)
         figures["first token, 250-token prompt (s)"] = alone.first_token_seconds
         arrival = measure_arrival(
-            url, repeated("winter", 32, nonce), 3 * n_predict, repeated("garden", 700, nonce)
+            url, repeated(LASTING, N_WORDS, nonce), 3 * n_predict, repeated("garden", 700, nonce)
         )
         figures["median gap of a stream (ms)"] = 1e3 * arrival.median_gap
         figures["largest gap while 700 tokens arrive (ms)"] = 1e3 * arrival.largest_gap
@@ -58,7 +61,7 @@ def rate_of(streams: int) -> str:
 
 def measure_bare_loop(model: Path, n_predict: int) -> Figures:
     command = [sys.executable, "-m", "bench.bare_loop", "--model", str(model), "--n-predict", str(n_predict)]
-    command += ["--prompt", repeated(WORDS[0], 32, 1), "--streams", *map(str, STREAMS)]
+    command += ["--prompt", repeated(WORDS[0], N_WORDS, 1), "--streams", *map(str, STREAMS)]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     rates = json.loads(result.stdout.splitlines()[-1])
     return {rate_of(int(n)): rate for n, rate in rates.items()}
