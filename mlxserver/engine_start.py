@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,7 @@ def load(options: Any) -> tuple[Model, EngineConfig]:
         hf_file=options.hf_file or "",
         hf_token=options.hf_token or "",
         offline=options.offline,
+        hf_cache=os.environ.get("LLAMA_CACHE", ""),
     )
     log.info("loading model '%s'", source.name)
     model, notes = load_model(source, options.dtype, options.weights, options.override_kv)

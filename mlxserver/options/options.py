@@ -15,6 +15,7 @@ from mlxserver.options.inifile import parse_config_files
 from mlxserver.options.notices import Notice
 from mlxserver.options.parse import parse_argv
 from mlxserver.options.states import hints, refusals
+from mlxserver.options.surroundings import environment_hints, environment_refusals
 
 
 class Options:
@@ -64,8 +65,8 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Optio
     parse_argv(builder, argv, environ)
     finish(builder)
     _exit_with_text(builder)
-    _refuse(builder)
-    for line in hints(builder):
+    _refuse(builder, environ)
+    for line in (*hints(builder), *environment_hints(environ)):
         builder.notices.warning(line)
     return Options(builder)
 
@@ -84,7 +85,7 @@ def _exit_with_text(builder: Builder) -> None:
             raise Exit(0, stdout=text(), stderr=builder.notices.lines())
 
 
-def _refuse(builder: Builder) -> None:
-    lines = [f"error: {line}\n" for line in refusals(builder)]
+def _refuse(builder: Builder, environ: Mapping[str, str]) -> None:
+    lines = [f"error: {line}\n" for line in (*refusals(builder), *environment_refusals(environ))]
     if lines:
         raise Exit(1, stderr=builder.notices.lines() + "".join(lines))

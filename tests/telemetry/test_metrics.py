@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from mlxserver.engine.task import Counters, SlotView, Snapshot
+from mlxserver.options.table import compat_text
 from mlxserver.telemetry.metrics import Metrics
 
-NAMES = [
-    "prompt_tokens_total",
-    "prompt_tokens_cached_total",
-    "prompt_seconds_total",
-    "tokens_predicted_total",
-    "tokens_predicted_seconds_total",
-    "n_decode_total",
-    "n_tokens_max",
-    "spec_decode_num_draft_tokens_total",
-    "spec_decode_num_accepted_tokens_total",
-    "spec_decode_num_drafts_total",
-    "prompt_tokens_seconds",
-    "predicted_tokens_seconds",
-    "requests_processing",
-    "requests_deferred",
-    "n_busy_slots_per_decode",
-]
+ROWS = json.loads(compat_text("llama-server/b10621/metrics.json"))
+NAMES = [row["name"].removeprefix("llamacpp:") for row in ROWS if row["state"] == "honoured"]
 
 
 def scrape(metrics: Metrics, *slots: SlotView, deferred: int = 0, **counters: float) -> dict[str, str]:
@@ -89,3 +77,10 @@ def test_requests_are_counted_by_route_and_class_of_status() -> None:
 def test_servers_do_not_share_their_counts() -> None:
     Metrics().request_done("/props", 200, 0.1)
     assert not [name for name in scrape(Metrics()) if "props" in name]
+
+
+def test_types_are_those_of_the_manifest() -> None:
+    text = Metrics().render(Snapshot((), Counters(), 0))
+    for row in ROWS:
+        told = f"# TYPE {row['name']} {row['type']}\n" in text
+        assert told is (row["state"] == "honoured"), row["name"]
