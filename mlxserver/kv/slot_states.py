@@ -77,7 +77,12 @@ class SlotStates:
         return bytes_per_token([array for layer in self._plain for array in layer.arrays])
 
     def read_span(self, slot: int, start: int, end: int) -> KVSpan:
-        """A copy of the plain layers' state of the slot's tokens ``[start, end)``."""
+        """A copy of the plain layers' state of the slot's tokens ``[start, end)``.
+
+        Raises ValueError where the slot does not hold them: a step that was to evaluate them has failed.
+        """
+        if end > self._length[slot]:
+            raise ValueError(f"slot {slot} holds {self._length[slot]} tokens, not {end}")
         layers = tuple(layer.read(self._row[slot], start, end) for layer in self._plain)
         mx.eval(layers)  # a pending view of a buffer would force the next write to copy all of it
         return KVSpan(layers)
@@ -123,6 +128,8 @@ class SlotStates:
 
         Layers that cannot be cut are copied whole: ``end`` is the source's length then.
         """
+        if self._uncut and end != self._length[source]:
+            raise ValueError(f"slot {source} is at {self._length[source]} tokens, not at {end}")
         if end > start and self._plain:
             self.write_span(target, start, self.read_span(source, start, end))
         for layer in self._uncut:

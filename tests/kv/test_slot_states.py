@@ -171,3 +171,17 @@ def test_buffers_grow_with_the_longest_slot() -> None:
         decoder.step([0])
     columns = {array.shape[2] for array in decoder.states.arrays()}
     assert columns == {512}
+
+
+def test_tokens_that_a_slot_does_not_hold_cannot_be_read_or_copied() -> None:
+    decoder = Decoder(tiny.llama(), 2)
+    decoder.start(0, PROMPTS[2])
+    decoder.states.drop(0)
+    with pytest.raises(ValueError, match="slot 0 holds 0 tokens, not 5"):
+        decoder.states.read_span(0, 0, 5)
+    with pytest.raises(ValueError, match="slot 0 holds 0 tokens, not 22"):
+        decoder.states.copy(0, 1, 0, 22)
+    recurrent = Decoder(tiny.mamba2(), 2)
+    recurrent.start(0, PROMPTS[2])
+    with pytest.raises(ValueError, match="slot 0 is at 22 tokens, not at 7"):
+        recurrent.states.copy(0, 1, 0, 7)
