@@ -170,7 +170,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(steps, st.sampled_from([None, 4 * BYTES, 12 * BYTES, 25 * BYTES]))
 def test_random_schedules_keep_every_promise(schedule: list, limit: int | None) -> None:
     trie = PrefixTrie(limit)

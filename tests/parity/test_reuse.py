@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mlxserver.engine.task import Started
+from mlxserver.engine.task import Started, Token
 from mlxserver.kv.identity import CacheIdentity
-from tests.engine.bench import Bench, oracle
+from tests.engine.bench import GREEDY, Bench, oracle
 from tests.models import tiny
 
 KINDS = ["llama", "mistral_sliding", "gemma3", "gpt_oss", "mamba2", "qwen3_next", "falcon_h1", "deepseek_v3"]
@@ -75,6 +76,19 @@ def test_prompts_that_diverge_at_each_of_twenty_positions(served: Served) -> Non
     assert served.ask(BASE)[0] == served.cold(BASE)
 
 
+def test_log_probabilities_of_warm_outputs(served: Served) -> None:
+    asks = replace(GREEDY, n_probs=2)
+    for prompt in (BASE, BASE[:25] + [9, 8, 7], BASE + [1, 2, 3]):
+        served.ask(prompt, sampling=asks)
+        values = []
+        for cache_prompt in (True, False):
+            task = served.send(prompt, sampling=asks, cache_prompt=cache_prompt)
+            served.bench.finish(task)
+            tokens = served.bench.of(task, Token)
+            values.append([each.value for token in tokens for each in token.probs.top])
+        assert values[0] == pytest.approx(values[1], abs=1e-4)
+
+
 def test_in_a_batch_of_four_with_others(served: Served) -> None:
     served.ask(BASE)
     prompts = [BASE, BASE[:20] + [9, 9, 9], [5, 6, 7, 8], BASE + [1, 2]]
@@ -85,7 +99,7 @@ def test_in_a_batch_of_four_with_others(served: Served) -> None:
 def test_after_eviction(served: Served) -> None:
     tight = Served(served.kind, cache_ram=1, n_slots=1)
     rng = random.Random(5)
-    for _ in range(40):
+    for _ in range(24):
         tight.ask([rng.randrange(250) for _ in range(200)], 1)
     assert tight.ask(BASE)[0] == served.cold(BASE)
     assert tight.ask(BASE)[0] == served.cold(BASE)
@@ -94,7 +108,7 @@ def test_after_eviction(served: Served) -> None:
 
 def test_one_slot_many_conversations_in_turn() -> None:
     """Agents called round-robin over too few slots find their state again."""
-    for kind in KINDS:
+    for kind in ("llama", "gemma3", "mamba2", "qwen3_next"):
         served = Served(kind, n_slots=2)
         talks = [[(i * 37 + j * 5) % 250 for j in range(40)] for i in range(5)]
         for turn in range(3):
@@ -124,7 +138,7 @@ def test_random_schedules_give_cold_answers(served: Served) -> None:
 
 def test_cancelled_prompts_leave_what_they_evaluated() -> None:
     served = Served("llama", n_slots=1, n_ctx_slot=4096, n_batch=32)
-    long = [(i * 13) % 250 for i in range(3000)]
+    long = [(i * 13) % 250 for i in range(1500)]
     task = served.send(long)
     served.bench.wait(lambda: bool(served.bench.engine.snapshot().counters.prompt_tokens > 64))
     from mlxserver.engine.mailbox import Cancel
@@ -148,7 +162,7 @@ def test_nothing_crosses_identities() -> None:
 
 def test_prompts_that_arrive_together_evaluate_their_common_part_once() -> None:
     served = Served("llama", n_slots=8, n_ctx_slot=2048, n_batch=64)
-    system = [(i * 29) % 250 for i in range(1000)]
+    system = [(i * 29) % 250 for i in range(500)]
     prompts = [system + [200 + i, 3, 5] for i in range(8)]
     tasks = [served.send(prompt, 4) for prompt in prompts]
     assert served.bench.finish(*tasks) == [served.cold(prompt, 4) for prompt in prompts]
