@@ -64,6 +64,8 @@ class Row:
     accepted_values: tuple[Any, ...] = ()
     deferred_values: tuple[Any, ...] = ()
     reason: str = ""
+    tests: tuple[str, ...] = ()
+    """Where the behaviour is tested, for options whose tests are not those of the parser."""
 
     @property
     def value_name(self) -> str:

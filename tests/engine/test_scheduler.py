@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from mlxserver.engine.config import EngineConfig, context_sizes
-from mlxserver.engine.plan import Plan, Result, SampledToken
+from mlxserver.engine.plan import Plan, Result, SampledToken, Save
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Finished, PromptProgress, Started, Task, Token
+from mlxserver.kv.trie import PrefixTrie
 from mlxserver.sampling.params import SamplingParams
 
 EOS = 99
@@ -53,9 +54,9 @@ class Clock:
 class Harness:
     """Drives a scheduler one step ahead of its results, as the engine does."""
 
-    def __init__(self, states: Any = None, **changes: Any) -> None:
+    def __init__(self, states: Any = None, trie: PrefixTrie | None = None, **changes: Any) -> None:
         config = replace(CONFIG, **changes)
-        self.scheduler = Scheduler(config, states or AnyCut(), frozenset({EOS}), Clock())
+        self.scheduler = Scheduler(config, states or AnyCut(), frozenset({EOS}), Clock(), trie)
         self.pending: Plan | None = None
         self.plans: list[Plan] = []
         self.events: list[Event] = []
@@ -351,6 +352,18 @@ def test_unified_cells_are_taken_from_idle_slots_first() -> None:
     h.run()
     assert h.scheduler.slots[0].tokens == []
     assert len(h.of(1, Token)) == 1
+
+
+def test_idle_slots_are_stored_and_emptied_in_one_pool_of_cells() -> None:
+    h = Harness(kv_unified=True, n_ctx=256, trie=PrefixTrie(None))
+    h.submit(0, n_prompt=20, n_predict=1, id_slot=0)
+    h.run()
+    assert h.scheduler.slots[0].tokens
+    h.submit(1, n_prompt=20, first=100, n_predict=1, id_slot=1)
+    h.run()
+    assert h.scheduler.slots[0].tokens == []
+    saves = [move for plan in h.plans for move in plan.moves if isinstance(move, Save)]
+    assert [(save.slot, save.tokens) for save in saves] == [(0, tuple(range(10, 30)))]
 
 
 def test_unified_cells_exhausted_fail_the_youngest_only() -> None:

@@ -185,3 +185,22 @@ def test_tokens_that_a_slot_does_not_hold_cannot_be_read_or_copied() -> None:
     recurrent.start(0, PROMPTS[2])
     with pytest.raises(ValueError, match="slot 0 is at 22 tokens, not at 7"):
         recurrent.states.copy(0, 1, 0, 7)
+
+
+@pytest.mark.parametrize("kind", ["mistral_sliding", "gemma3", "gpt_oss"])
+def test_full_windows_can_be_cut_anywhere(kind: str) -> None:
+    """``--swa-full``: all tokens are kept and the mask hides those outside the window."""
+    module = getattr(tiny, kind)()
+    decoder = Decoder(module, 2)
+    decoder.states = SlotStates(cache_maker(module, swa_full=True), 2, mx.float32, mx.float32)
+    assert decoder.states.is_plain
+    long = [(7 * i) % 250 for i in range(3 * tiny.WINDOW)]
+    decoder.start(0, long)
+    decoder.states.truncate(0, tiny.WINDOW + 5)
+    other = long[: tiny.WINDOW + 5] + [9, 8, 7]
+    module(mx.array([[9, 8]]), cache=decoder.states.prompt_chunk(0, 2))
+    decoder.last[0] = 7
+    decoder.start(1, PROMPTS[1])
+    steps = [decoder.step([0, 1]) for _ in range(8)]
+    assert [step[0] for step in steps] == alone(module, other, 8)
+    assert [step[1] for step in steps] == alone(module, PROMPTS[1], 8)

@@ -96,6 +96,16 @@ def test_snapshots_sit_at_exact_positions_and_survive_splits() -> None:
     trie.check()
 
 
+def test_the_snapshot_used_longest_ago_goes_first() -> None:
+    trie = PrefixTrie(None, max_snapshots=2)
+    for first in (1, 2, 3):
+        put(trie, (first, 9), snap=True)
+    snapshots = {node.span.history for node in trie.nodes() if node.snapshot}  # type: ignore[attr-defined]
+    assert snapshots == {(2, 9), (3, 9)}
+    assert held(trie) == {(1, 9), (2, 9), (3, 9)}
+    trie.check()
+
+
 def test_least_recently_used_leaf_goes_first() -> None:
     trie = PrefixTrie(6 * BYTES)
     put(trie, (1, 2))

@@ -104,3 +104,19 @@ def test_every_read_option_exists() -> None:
 
 def test_every_converter_is_used() -> None:
     assert {row.type for row in all_rows() if row.form == "string"} == set(CONVERTERS)
+
+
+def test_named_tests_exist() -> None:
+    root = Path(__file__).parents[2]
+    named = [test for row in all_rows() for test in row.tests]
+    assert named
+    for test in named:
+        file, _, function = test.partition("::")
+        assert (root / file).is_file(), test
+        assert f"def {function}" in (root / file).read_text(encoding="utf-8"), test
+
+
+def test_options_of_cache_and_slots_are_honoured_with_a_test_or_name_what_is_missing() -> None:
+    for row in all_rows():
+        if row.group == "cache/slots":
+            assert row.tests if row.state == "honoured" else row.reason, row.name
