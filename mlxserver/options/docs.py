@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mlxserver.options.help import shown_default
-from mlxserver.options.table import COMPATIBLE_BUILD, Row, llama_server_rows, own_rows
+from mlxserver.options.table import COMPATIBLE_BUILD, Row, llama_server_rows, own_rows, rows_by_name
 
 FILE = Path("docs/options.md")
 
@@ -37,9 +37,17 @@ def code(texts: Iterable[str]) -> str:
 
 def state_cell(row: Row) -> str:
     notes = [row.reason] if row.reason and not row.deferred_values else []
+    if row.state == "honoured" and (blocked := deferred_parts(row)):
+        notes.append(f"refused so far, since it sets {code(blocked)}")
     if row.deferred_values:
         notes.append(f"deferred: {code(map(str, row.deferred_values))}")
     return f"**{row.state}**" + (f": {cell('; '.join(notes))}" if notes else "")
+
+
+def deferred_parts(row: Row) -> list[str]:
+    """The deferred options that a bundle stands for."""
+    parts = [rows_by_name()[name] for name in row.sets.get("on", {})]
+    return [part.long for part in parts if part.state == "deferred"]
 
 
 def line(row: Row) -> str:
