@@ -19,12 +19,17 @@ class Mover:
         match move:
             case Save():
                 self._save(move)
-            case Cut(slot, n):
+            case Cut(slot=slot, n=n):
                 self._states.truncate(slot, n)
             case Load():
                 self._load(move)
-            case Copy(slot, source, start, end):
+            case Copy(slot=slot, source=source, start=start, end=end):
                 self._states.copy(source, slot, start, end)
+
+    def give_up(self, move: Move) -> None:
+        """The move is not carried out, or was not to its end."""
+        if isinstance(move, Load) and self._trie is not None:
+            self._trie.unpin(move.node)
 
     def _save(self, move: Save) -> None:
         assert self._trie is not None

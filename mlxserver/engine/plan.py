@@ -12,9 +12,13 @@ from mlxserver.sampling.params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Store the state of a slot's first ``len(tokens)`` tokens in the trie."""
+    """Store the state of a slot's first ``len(tokens)`` tokens in the trie.
+
+    ``task_id`` of a move: the task of the slot, which fails with it; maybe one that has ended.
+    """
 
     slot: int
+    task_id: int
     identity: CacheIdentity
     tokens: tuple[int, ...]
 
@@ -24,6 +28,7 @@ class Cut:
     """Keep the first ``n`` tokens of a slot's state."""
 
     slot: int
+    task_id: int
     n: int
 
 
@@ -32,6 +37,7 @@ class Load:
     """Bring the tokens ``[start, end)`` of the trie's path to ``node``, which is pinned until then."""
 
     slot: int
+    task_id: int
     node: Node
     start: int
     end: int
@@ -42,6 +48,7 @@ class Copy:
     """Bring the tokens ``[start, end)`` of another slot."""
 
     slot: int
+    task_id: int
     source: int
     start: int
     end: int

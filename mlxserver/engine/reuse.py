@@ -68,7 +68,7 @@ class Reuse:
         """Store what a slot holds, before it is lost."""
         if self._trie is None or not slot.tokens:
             return []
-        return [Save(slot.id, slot.identity, tuple(slot.tokens))]
+        return [Save(slot.id, slot.task_id, slot.identity, tuple(slot.tokens))]
 
     def stats(self) -> CacheStats:
         trie = self._trie
@@ -124,12 +124,13 @@ class Reuse:
         return Found(node.end, node=node) if node else Found()
 
     def _bring(self, slot: Slot, found: Found, start: int) -> list[Move]:
+        of = slot.id, slot.task_id
         if found.source is not None:
-            return [Cut(slot.id, start), Copy(slot.id, found.source.id, start, found.n)]
+            return [Cut(*of, start), Copy(*of, found.source.id, start, found.n)]
         if found.node is not None and self._trie is not None:
             self._trie.pin(found.node)
-            return [Cut(slot.id, start), Load(slot.id, found.node, start, found.n)]
-        return [Cut(slot.id, found.n)]
+            return [Cut(*of, start), Load(*of, found.node, start, found.n)]
+        return [Cut(*of, found.n)]
 
     def _shared(self, other: Slot, task: Task) -> int:
         """Tokens of the prompt that ``other`` holds or will hold before its first token."""

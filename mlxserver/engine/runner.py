@@ -10,7 +10,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from mlxserver.engine.mover import Mover
-from mlxserver.engine.plan import Chunk, Decode, Join, Plan, Result, SampledToken
+from mlxserver.engine.plan import Chunk, Decode, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.task import Failed
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.sampling.params import SamplerError
@@ -28,6 +28,8 @@ class Step:
     """A group of rows in the order of its batch, and what it gave."""
     marker: mx.array | None = None
     failures: list[Failed] = field(default_factory=list)
+    broken: set[int] = field(default_factory=set)
+    """Tasks that failed in this step or in the one ahead of it: nothing more is done for them."""
 
 
 class Runner:
@@ -57,23 +59,22 @@ class Runner:
         return any(self._sampler.needs_host(d.slot) for d in decodes if d.slot in self._task_of)
 
     def launch(self, plan: Plan) -> Step:
-        step = Step(plan)
         # the plan may have been made before the failures of the step ahead of it were known
-        broken = {failure.task_id for failure in self._ahead.failures}
+        step = Step(plan, broken={failure.task_id for failure in self._ahead.failures})
         self._ahead = step
-        for move in plan.moves:
-            self._mover.carry_out(move)
+        self._move(step, plan.moves)
         for chunk in plan.chunks:
-            if chunk.task_id not in broken:
+            if chunk.task_id not in step.broken:
                 self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
-        for move in plan.shares:
-            self._mover.carry_out(move)
+        self._move(step, plan.shares)
         for join in plan.joins:
-            if join.task_id not in broken | {failure.task_id for failure in step.failures}:
+            if join.task_id not in step.broken:
                 self._guard(step, [join], lambda join=join: self._join(join))
         decodes = [decode for decode in plan.decodes if self._task_of.get(decode.slot) == decode.task_id]
         for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
-            self._guard(step, group, lambda group=group: self._decode(step, group))
+            # rows that change places are not only those of the group: an error there is nobody's
+            order = self._states.arrange([decode.slot for decode in group])
+            self._guard(step, group, lambda group=group, order=order: self._decode(step, group, order))
         return step
 
     def collect(self, step: Step) -> Result:
@@ -86,6 +87,14 @@ class Runner:
         if not step.sampled and step.marker is not None:
             self._guard(step, list(step.plan.chunks), lambda: mx.eval(step.marker))
         return Result(tuple(tokens), tuple(step.failures))
+
+    def _move(self, step: Step, moves: Sequence[Move]) -> None:
+        for move in moves:
+            done = move.task_id not in step.broken and self._guard(
+                step, [move], lambda move=move: self._mover.carry_out(move)
+            )
+            if not done:
+                self._mover.give_up(move)
 
     def _prompt(self, step: Step, chunk: Chunk) -> None:
         caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens))
@@ -100,8 +109,7 @@ class Runner:
         self._task_of[join.slot] = join.task_id
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
 
-    def _decode(self, step: Step, decodes: list[Decode]) -> None:
-        order = self._states.arrange([decode.slot for decode in decodes])
+    def _decode(self, step: Step, decodes: list[Decode], order: list[int]) -> None:
         tokens = self._next_inputs(order)
         logits = self._module(tokens[:, None], cache=self._states.decode(order))[:, -1]
         sampled = self._sampler.sample(logits, order)
@@ -141,18 +149,28 @@ class Runner:
                 found.append(SampledToken(decode.slot, decode.task_id, token, sampled.probs(index)))
         return found
 
-    def _guard(self, step: Step, items: Sequence[Chunk | Join | Decode], work: Any) -> None:
-        """An error fails the tasks that it belongs to; what their slots hold is dropped."""
+    def _guard(self, step: Step, items: Sequence[Move | Chunk | Join | Decode], work: Any) -> bool:
+        """An error fails the tasks that it belongs to; what their slots hold is dropped.
+
+        Raises where the other slots' state cannot be evaluated any more either. Whether all went well.
+        """
         try:
             work()
+            return True
         except SamplerError as error:
-            message = f"Failed to initialize samplers: {error}"
-            step.failures += [Failed(item.task_id, "invalid_request_error", message) for item in items]
-            for item in items:
-                self._task_of.pop(item.slot, None)
+            self._fail(step, items, "invalid_request_error", f"Failed to initialize samplers: {error}")
         except Exception:
             log.exception("a step failed")
-            step.failures += [Failed(item.task_id, "server_error", "Compute error.") for item in items]
+            self._fail(step, items, "server_error", "Compute error.")
             for item in items:
                 self._states.drop(item.slot)
-                self._task_of.pop(item.slot, None)
+            mx.eval(self._states.arrays())
+        return False
+
+    def _fail(
+        self, step: Step, items: Sequence[Move | Chunk | Join | Decode], type: str, message: str
+    ) -> None:
+        for item in items:
+            self._task_of.pop(item.slot, None)
+            step.broken.add(item.task_id)
+            step.failures.append(Failed(item.task_id, type, message))

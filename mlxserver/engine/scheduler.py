@@ -82,6 +82,16 @@ class Scheduler:
         slot.is_reserved = False
         self._place_deferred(slot)
 
+    def running(self) -> list[int]:
+        """The ids of the tasks in slots."""
+        return [slot.task_id for slot in self.slots if not slot.is_idle]
+
+    def inherit(self, other: Scheduler) -> None:
+        """Go on where another one, whose running tasks are lost, cannot."""
+        self.counters = other.counters
+        for task in other._deferred:
+            self.submit(task)
+
     def take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
@@ -190,7 +200,7 @@ class Scheduler:
         moves: list[Move] = []
         for slot in self.slots:
             if slot.is_idle and slot.tokens:
-                moves += [*self.reuse.keep(slot), Cut(slot.id, 0)]
+                moves += [*self.reuse.keep(slot), Cut(slot.id, slot.task_id, 0)]
                 slot.tokens = []
         return moves
 
@@ -259,7 +269,8 @@ class Scheduler:
                 continue
             children = [child for child in slot.children if child.parent is slot]
             for child in children:
-                copies += [*self.reuse.keep(child), Copy(child.id, slot.id, 0, slot.n_prompt_done)]
+                copy = Copy(child.id, child.task_id, slot.id, 0, slot.n_prompt_done)
+                copies += [*self.reuse.keep(child), copy]
             for each in (slot, *children):
                 assert each.task is not None
                 each.state, each.parent = SlotState.GENERATING, None
@@ -325,11 +336,18 @@ class Scheduler:
     def _fail(self, failed: Failed) -> None:
         slot = self._slot_of(failed.task_id)
         if slot is None:
+            self._distrust(failed.task_id)
             return
         self._events.append(failed)
         for child in [child for child in slot.children if child.parent is slot]:
             self._events.append(replace(failed, task_id=child.task_id))
         self._release(slot, forget=slot.state is not SlotState.STARTED)
+
+    def _distrust(self, task_id: int) -> None:
+        """A task failed after it had ended: what an idle slot was to keep of it is lost."""
+        for slot in self.slots:
+            if slot.is_idle and slot.task_id == task_id:
+                slot.tokens = []
 
     def _release(self, slot: Slot, n_generated: int | None = None, forget: bool = False) -> None:
         """Make the slot idle; ``forget`` what it holds where that is not to be trusted."""

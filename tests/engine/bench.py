@@ -69,12 +69,14 @@ class Bench:
         info = ModelInfo("tiny", "tiny", tiny.VOCAB, 512, tiny.HIDDEN, 0, 0, "all F32")
         self.events: list[Event] = []
         self.changed = threading.Condition()
+        self.errors: list[BaseException] = []
         ready = threading.Event()
-        errors: list[Exception] = []
         config = replace(CONFIG, **changes)
 
-        def failed(error: Exception) -> None:
-            errors.append(error)
+        def failed(error: BaseException) -> None:
+            with self.changed:
+                self.errors.append(error)
+                self.changed.notify_all()
             ready.set()
 
         def load() -> tuple[Model, EngineConfig]:
@@ -84,8 +86,8 @@ class Bench:
         self.engine = Engine(load, self.emit, lambda model, config: ready.set(), failed)
         self.engine.start()
         assert ready.wait(60)
-        if errors:
-            raise errors[0]
+        if self.errors:
+            raise self.errors[0]
 
     def emit(self, events: list[Event]) -> None:
         with self.changed:

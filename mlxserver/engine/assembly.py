@@ -1,0 +1,84 @@
+"""Builds the engine's parts around a model, once at the start and anew after an error that spoilt them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+
+import mlx.core as mx
+
+from mlxserver.engine.batch_check import rows_agree
+from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.mover import Mover
+from mlxserver.engine.runner import Runner
+from mlxserver.engine.scheduler import Scheduler
+from mlxserver.engine.slot_actions import SlotActions
+from mlxserver.kv.slot_states import SlotStates, kv_dtype
+from mlxserver.kv.trie import PrefixTrie
+from mlxserver.models.caches import cache_maker
+from mlxserver.models.model import Model
+from mlxserver.sampling.sampler import Sampler
+
+log = logging.getLogger("mlxserver.srv")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a step goes through; each has its share of the state, so all are replaced together."""
+
+    scheduler: Scheduler
+    runner: Runner
+    actions: SlotActions
+
+
+class Assembly:
+    def __init__(self, model: Model, config: EngineConfig) -> None:
+        self._model = model
+        self._config = config
+        self._make_cache = cache_maker(model.module, config.swa_full)
+
+    def build(self) -> Parts:
+        """Empty slots, an empty trie."""
+        model, config, tokenizer = self._model, self._config, self._model.tokenizer
+        states = self._states()
+        trie = _trie(config)
+        scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie)
+        # a padded head is wider than the vocabulary
+        sampler = Sampler(self._logits().shape[-1], tokenizer.eog_ids, tokenizer)
+        mover = Mover(states, trie)
+        runner = Runner(model.module, states, mover, sampler, self._alone)
+        return Parts(scheduler, runner, SlotActions(model, config, states, mover, scheduler.reuse))
+
+    def rebuild(self) -> Parts:
+        """As ``build``; raises whatever the model raises where it cannot evaluate a token any more."""
+        mx.eval(self._logits())
+        return self.build()
+
+    def _states(self) -> SlotStates:
+        config = self._config
+        types = kv_dtype(config.cache_type_k), kv_dtype(config.cache_type_v)
+        return SlotStates(self._make_cache, config.n_slots, *types)
+
+    def _logits(self) -> mx.array:
+        logits: mx.array = self._model.module(mx.array([[0]]))
+        return logits
+
+    @cached_property
+    def _alone(self) -> bool:
+        """Whether slots have to decode one by one."""
+        config, model = self._config, self._model
+        if names := self._states().alone:
+            log.warning("slots decode one by one: %s cannot be batched", ", ".join(names))
+            return True
+        if config.n_slots > 1 and config.warmup and not rows_agree(model.module, self._make_cache):
+            log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
+            return True
+        return False
+
+
+def _trie(config: EngineConfig) -> PrefixTrie | None:
+    if config.cache_ram == 0:
+        return None
+    limit = config.cache_ram * 2**20 if config.cache_ram > 0 else None
+    return PrefixTrie(limit, config.ctx_checkpoints * config.n_slots)
