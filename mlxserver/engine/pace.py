@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PROMPT_SHARE = 3.0
 """A prompt chunk may take this many times as long as the decode step that it delays."""
-LONGEST_CHUNK_SECONDS = 1.0
+LONGEST_CHUNK_SECONDS = 0.5
 """With no stream running a step still ends about this soon, for cancellations and new requests."""
 SMALLEST_CHUNK = 16
 SMOOTHING = 0.4
@@ -23,12 +23,14 @@ class Pace:
             self._decode_seconds = _smooth(self._decode_seconds, seconds)
         elif n_chunk >= SMALLEST_CHUNK:
             own = max(seconds - (self._decode_seconds if n_decodes else 0.0), seconds / 10)
-            self._seconds_per_token = _smooth(self._seconds_per_token, own / n_chunk)
+            # tokens cost more the longer their prompt is: follow a rise at once
+            cost = own / n_chunk
+            self._seconds_per_token = max(cost, _smooth(self._seconds_per_token, cost))
 
     def budget(self, streams_run: bool, most: int) -> int:
         """Prompt tokens for a step, at most ``most``."""
         if not self._seconds_per_token:
-            return min(most, 2 * SMALLEST_CHUNK) if streams_run else most
+            return min(most, 2 * SMALLEST_CHUNK)
         seconds = PROMPT_SHARE * self._decode_seconds if streams_run else LONGEST_CHUNK_SECONDS
         return min(most, max(SMALLEST_CHUNK, int(seconds / self._seconds_per_token)))
 
