@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class StartedEngine:
     model: Model
     client: EngineClient
     engine: Engine
+    failed: asyncio.Future[BaseException]
+    """Done when the engine cannot go on."""
 
 
 async def start_engine(options: Any) -> StartedEngine:
@@ -34,19 +37,21 @@ async def start_engine(options: Any) -> StartedEngine:
 
     loop = asyncio.get_running_loop()
     loaded: asyncio.Future[tuple[Model, EngineConfig]] = loop.create_future()
+    failed: asyncio.Future[BaseException] = loop.create_future()
     client = EngineClient(loop)
 
     def on_ready(model: Model, config: EngineConfig) -> None:
-        loop.call_soon_threadsafe(_settle, loaded, (model, config), None)
+        loop.call_soon_threadsafe(_settle, loaded, (model, config))
 
-    def on_failed(error: Exception) -> None:
-        loop.call_soon_threadsafe(_settle, loaded, None, error)
+    def on_failed(error: BaseException) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended before
+            loop.call_soon_threadsafe(_fail, loaded, failed, error)
 
     engine = Engine(lambda: load(options), client.receive, on_ready, on_failed)
     engine.start()
     model, config = await loaded
     client.attach(engine, config)
-    return StartedEngine(model, client, engine)
+    return StartedEngine(model, client, engine, failed)
 
 
 def load(options: Any) -> tuple[Model, EngineConfig]:
@@ -69,10 +74,13 @@ def load(options: Any) -> tuple[Model, EngineConfig]:
     return model, EngineConfig.from_options(options, model.info.n_ctx_train)
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
         future.set_result(result)
+
+
+def _fail(loaded: asyncio.Future[Any], failed: asyncio.Future[BaseException], error: BaseException) -> None:
+    if loaded.done():
+        _settle(failed, error)
+    else:
+        loaded.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))

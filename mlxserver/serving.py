@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import ssl
 import sys
@@ -28,10 +29,29 @@ log = srv("llama_server")
 
 DRAIN_SECONDS = 5
 """How long answers under way may take once the server stops."""
+LAST_WORDS_SECONDS = 0.5
+"""How long those that then have to end may take to say so."""
 
 
 class Server(uvicorn.Server):
     """Stops gracefully at the first signal and at once, with exit code 1, at the second."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_answers())
+        await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end_answers(self) -> None:
+        await asyncio.sleep(DRAIN_SECONDS)
+        if self._state.ready is not None:
+            self._state.ready.engine.end("unavailable_error", "The server is shutting down")
+        await asyncio.sleep(LAST_WORDS_SECONDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -56,7 +76,10 @@ def serve(options: Any) -> int:
         log.error("%s", error)
     else:
         warn_of_open_origins(options)
-        return asyncio.run(_run(Server(config), listener, state))
+        server = Server(config, state)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, server.handle_exit)
+        return asyncio.run(_run(server, listener, state))
     log.error("exiting due to HTTP server error")
     return 1
 
@@ -92,7 +115,7 @@ def uvicorn_config(app: Any, options: Any) -> uvicorn.Config:
         server_header=False,
         headers=[("Server", "llama.cpp")],
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_graceful_shutdown=2 * DRAIN_SECONDS,
         ssl_keyfile=options.ssl_key_file if is_secure else None,
         ssl_certfile=options.ssl_cert_file if is_secure else None,
     )
@@ -124,6 +147,9 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
             state.ready = Ready(started.model, started.client, template_of(started.model, state.options))
             log.info("model loaded")
             log.info("listening on %s", address_of(listener, state.options))
+            await asyncio.wait((serving, started.failed), return_when=asyncio.FIRST_COMPLETED)
+            if started.failed.done():
+                return _give_up(state, started)
         await serving
         return 0
     except (ModelError, TemplateError) as error:
@@ -136,6 +162,14 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
         if listener.family == socket.AF_UNIX:
             Path(state.options.host).unlink(missing_ok=True)
     log.error("exiting due to model loading error")
+    return 1
+
+
+def _give_up(state: ServerState, started: StartedEngine) -> int:
+    """Nothing can be answered any more; whoever started the process is to start it again."""
+    state.failed = True
+    started.client.end("server_error", "The engine has failed")
+    log.error("the engine cannot go on: %s", started.failed.result())
     return 1
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -14,10 +16,13 @@ import httpx
 import pytest
 
 from mlxserver import serving
+from mlxserver.engine import task as engine_task
+from mlxserver.engine.client import EngineClient
+from mlxserver.engine.mailbox import Submit
 from mlxserver.models.errors import ModelError
 from mlxserver.options import parse_command_line
-from tests.api.fake_engine import FakeEngine
 from tests.api.served import served_state
+from tests.engine.bench import CONFIG
 
 
 def options(*argv: str) -> Any:
@@ -25,9 +30,23 @@ def options(*argv: str) -> Any:
 
 
 def started(closed: list[bool] | None = None) -> Any:
-    """What starting the engine gives, without one."""
-    engine = SimpleNamespace(close=lambda timeout: None if closed is None else closed.append(True))
-    return SimpleNamespace(model=served_state().model, client=FakeEngine("ok"), engine=engine)
+    """What starting the engine gives, without one: every task gets a first token and then hangs."""
+    loop = asyncio.get_running_loop()
+    client = EngineClient(loop)
+
+    def post(message: Any) -> None:
+        if isinstance(message, Submit):
+            task = message.task
+            client.receive([engine_task.Started(task.id, 0, len(task.tokens), 0, 1.0)])
+            client.receive([engine_task.Token(task.id, ord("a"), 1.0)])
+
+    engine: Any = SimpleNamespace(
+        close=lambda timeout: None if closed is None else closed.append(True), post=post
+    )
+    client.attach(engine, CONFIG)
+    return SimpleNamespace(
+        model=served_state().model, client=client, engine=engine, failed=loop.create_future()
+    )
 
 
 class Serving:
@@ -36,7 +55,7 @@ class Serving:
     def __init__(self, *argv: str) -> None:
         self.state = serving.ServerState(options(*argv))
         app = serving.make_app(self.state)
-        self.server = serving.Server(serving.uvicorn_config(app, self.state.options))
+        self.server = serving.Server(serving.uvicorn_config(app, self.state.options), self.state)
         self.listener = serving.bind(self.state.options.host, 0, reuse_port=False)
         self.address = serving.address_of(self.listener, self.state.options)
         self.closed: list[bool] = []
@@ -53,8 +72,13 @@ class Serving:
         await use()
         return await asyncio.wait_for(running, 10)
 
-    def load(self) -> None:
-        self.loaded.set_result(started(self.closed))
+    async def load(self, client: httpx.AsyncClient) -> Any:
+        """What is loaded, once it is served."""
+        loaded = started(self.closed)
+        self.loaded.set_result(loaded)
+        while (await client.get("/health")).status_code == 503:
+            await asyncio.sleep(0.01)
+        return loaded
 
     def stop(self) -> None:
         self.server.handle_exit(signal.SIGTERM, None)
@@ -67,9 +91,8 @@ def test_it_answers_before_during_and_after_loading(monkeypatch: pytest.MonkeyPa
         async def use() -> None:
             async with httpx.AsyncClient(base_url=server.address) as client:
                 assert (await client.get("/health")).status_code == 503
-                server.load()
-                while (response := await client.get("/health")).status_code == 503:
-                    await asyncio.sleep(0.01)
+                await server.load(client)
+                response = await client.get("/health")
                 assert response.headers.get_list("server") == ["llama.cpp"]
             server.stop()
 
@@ -77,6 +100,60 @@ def test_it_answers_before_during_and_after_loading(monkeypatch: pytest.MonkeyPa
         assert server.closed == [True]
 
     asyncio.run(run())
+
+
+def test_answers_that_outlast_the_stop_end_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving, "DRAIN_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "LAST_WORDS_SECONDS", 0.2)
+
+    async def run() -> None:
+        server = Serving()
+
+        async def use() -> None:
+            async with httpx.AsyncClient(base_url=server.address, timeout=20) as client:
+                await server.load(client)
+                plain = asyncio.create_task(client.post("/completion", json={"prompt": "x"}))
+                stream = asyncio.create_task(client.post("/completion", json={"prompt": "x", "stream": True}))
+                reader, writer = await asyncio.open_connection(*server.listener.getsockname())
+                writer.write(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+                await asyncio.sleep(0.3)
+                server.stop()
+                answer = await plain
+                assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unavailable_error")
+                last = (await stream).text.strip().split("\n\n")[-1]
+                assert json.loads(last.removeprefix("data: "))["error"]["code"] == 503
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+                writer.close()
+
+        assert await server.run(monkeypatch, use) == 0
+
+    asyncio.run(run())
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_an_engine_that_cannot_go_on_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        server = Serving()
+
+        async def use() -> None:
+            async with httpx.AsyncClient(base_url=server.address, timeout=20) as client:
+                loaded = await server.load(client)
+                plain = asyncio.create_task(client.post("/completion", json={"prompt": "x"}))
+                await asyncio.sleep(0.2)
+                loaded.failed.set_result(RuntimeError("no device"))
+                assert (await plain).status_code == 500
+                health = await asyncio.gather(client.get("/health"), return_exceptions=True)
+                assert isinstance(health[0], httpx.TransportError) or health[0].status_code == 503
+
+        assert await server.run(monkeypatch, use) == 1
+
+    asyncio.run(run())
+    assert "no device" in caplog.text
 
 
 @pytest.mark.parametrize("error", [ModelError("no such model"), RuntimeError("unforeseen")])
@@ -153,7 +230,7 @@ def test_what_cannot_be_served_ends_the_process(
 def test_the_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     monkeypatch.setattr(serving.os, "_exit", codes.append)
-    server = serving.Server(serving.uvicorn_config(None, options()))
+    server = serving.Server(serving.uvicorn_config(None, options()), serving.ServerState(options()))
     server.handle_exit(signal.SIGINT, None)
     assert (server.should_exit, codes) == (True, [])
     server.handle_exit(signal.SIGINT, None)

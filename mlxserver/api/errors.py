@@ -54,4 +54,5 @@ def middleware_body(type: str, message: str) -> dict[str, Any]:
 
 INVALID_KEY = middleware_body("authentication_error", "Invalid API Key")
 LOADING = middleware_body("unavailable_error", "Loading model")
+FAILED = middleware_body("unavailable_error", "The engine has failed")
 NOT_FOUND = middleware_body("not_found_error", "File Not Found")

@@ -7,13 +7,14 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mlxserver.api.errors import LOADING, ApiError
+from mlxserver.api.errors import FAILED, LOADING, ApiError
 from mlxserver.api.json_response import json_response
 from mlxserver.api.state import ServerState
 
 MAX_BODY = 100 * 1024 * 1024
 
 _LOADING = json_response(LOADING, 503)
+_FAILED = json_response(FAILED, 503)
 
 
 class BodyError(ApiError):
@@ -29,7 +30,7 @@ class BodyError(ApiError):
 
 
 class Readiness:
-    """Answers 503 until the model is loaded."""
+    """Answers 503 until the model is loaded, and after the engine failed."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app = app
@@ -37,7 +38,8 @@ class Readiness:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_open = self._state.is_ready or scope["path"] == "/"
-        await (self._app if is_open else _LOADING)(scope, receive, send)
+        app = _FAILED if self._state.failed else self._app if is_open else _LOADING
+        await app(scope, receive, send)
 
 
 class Limits:

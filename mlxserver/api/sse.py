@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import AppStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.state import ServerState
+
+# otherwise a signal cuts streams off; here they end as every other answer does when the server stops
+AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
 def event_stream(request: Request, events: AsyncGenerator[str], ping_interval: int) -> Response:

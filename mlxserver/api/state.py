@@ -34,6 +34,8 @@ class ServerState:
 
     options: Any
     ready: Ready | None = None
+    failed: bool = False
+    """The engine cannot go on; the server is about to end."""
     streams: StreamRegistry = field(default_factory=StreamRegistry)
     chats: WeakValueDictionary[str, ChatDialect] = field(default_factory=WeakValueDictionary)
     """Running chat completions by the id that their answers carry."""

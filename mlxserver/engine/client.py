@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mailbox import (
@@ -21,6 +23,8 @@ from mlxserver.engine.task import Event, Failed, Finished, Snapshot, Task
 
 if TYPE_CHECKING:
     from mlxserver.engine.engine import Engine
+
+T = TypeVar("T")
 
 
 class Run:
@@ -61,6 +65,8 @@ class EngineClient:
         self._engine: Engine | None = None
         self._config: EngineConfig | None = None
         self._runs: dict[int, Run] = {}
+        self._actions: set[asyncio.Future[SlotOutcome]] = set()
+        self._end: tuple[str, str] | None = None
         self._ids = itertools.count()
 
     def attach(self, engine: Engine, config: EngineConfig) -> None:
@@ -88,8 +94,22 @@ class EngineClient:
         run = Run(self, task.id, children)
         for each in (run, *children):
             self._runs[each.task_id] = each
-        self.post(Submit(task))
+        if self._end is None:
+            self.post(Submit(task))
+        else:
+            self._fail_runs(*self._end)
         return run
+
+    def end(self, error_type: str, message: str) -> None:
+        """The engine gives no more answers: whatever waits for one fails, and so does what comes later."""
+        self._end = error_type, message
+        self._fail_runs(error_type, message)
+        for done in self._actions:
+            if not done.done():
+                done.set_result(SlotOutcome(error=message))
+
+    def _fail_runs(self, error_type: str, message: str) -> None:
+        self._dispatch([Failed(task_id, error_type, message) for task_id in self._runs])
 
     def forget(self, task_id: int) -> None:
         if self._runs.pop(task_id, None):
@@ -108,10 +128,16 @@ class EngineClient:
                 done.set_result(outcome)
 
         def reply(outcome: SlotOutcome) -> None:
-            self._loop.call_soon_threadsafe(settle, outcome)
+            self._call(settle, outcome)
 
+        if self._end is not None:
+            return SlotOutcome(error=self._end[1])
+        self._actions.add(done)
         self.post(SlotAction(kind, slot, path, reply))
-        return await done
+        try:
+            return await done
+        finally:
+            self._actions.discard(done)
 
     def snapshot(self) -> Snapshot:
         assert self._engine is not None, "the engine is not ready"
@@ -119,8 +145,12 @@ class EngineClient:
 
     def receive(self, events: list[Event]) -> None:
         """Called by the engine thread once a step: one wake-up of the loop for all its events."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._dispatch, events)
+        self._call(self._dispatch, events)
+
+    def _call(self, function: Callable[[T], None], argument: T) -> None:
+        """From the engine thread, which may outlive the loop."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, argument)
 
     def _dispatch(self, events: list[Event]) -> None:
         for event in events:
