@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from mlxserver.engine.checkpoints import is_checkpoint, next_checkpoint
+from mlxserver.engine.cells import Cells
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.pace import Pace
-from mlxserver.engine.plan import Chunk, Copy, Cut, Decode, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.plan import Copy, Decode, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.prompts import Prompts
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.selection import select_slot
 from mlxserver.engine.slot import Slot, SlotState
@@ -50,6 +51,8 @@ class Scheduler:
         self._is_untidy = False
         self.counters = Counters()
         self.pace = Pace()
+        self._cells = Cells(config, self.slots, self.reuse)
+        self._prompts = Prompts(config, states, self.slots, self.reuse, self.pace)
 
     # ------------------------------------------------------------ requests
 
@@ -114,8 +117,8 @@ class Scheduler:
     def plan(self) -> Plan:
         moves = self._starts()
         moves += self._make_room()
-        chunks = self._prompt_chunks()
-        shares = self._checkpoints(chunks)
+        chunks = self._prompts.chunks()
+        shares = self._prompts.checkpoints(chunks)
         copies, joins = self._joins()
         decodes = tuple(
             Decode(slot.id, slot.task_id)
@@ -165,11 +168,14 @@ class Scheduler:
         while started := [s for s in self.slots if s.state is SlotState.STARTED and s.task_id not in waiting]:
             slot = min(started, key=lambda slot: slot.task_id)
             assert slot.task is not None
-            if self.reuse.worth_waiting_for(slot, slot.task):
+            if self.reuse.worth_waiting_for(slot, slot.task) or not self._cells.has_room_for(slot):
                 waiting.add(slot.task_id)
             else:
                 moves += self._start(slot, slot.task)
-        return moves + self._tidy()
+        if self._is_untidy:
+            self._is_untidy = False
+            moves += self._cells.tidy()
+        return moves
 
     def _start(self, slot: Slot, task: Task) -> list[Move]:
         """Check the prompt and take over what is evaluated of it already."""
@@ -192,72 +198,13 @@ class Scheduler:
         self.counters = replace(self.counters, prompt_tokens_cached=cached)
         return moves
 
-    def _tidy(self) -> list[Move]:
-        """After a task was launched: store what idle slots hold, and free their cells in a common pool."""
-        if not self._is_untidy or not (self._config.cache_idle_slots and self._config.kv_unified):
-            return []
-        self._is_untidy = False
-        moves: list[Move] = []
-        for slot in self.slots:
-            if slot.is_idle and slot.tokens:
-                moves += [*self.reuse.keep(slot), Cut(slot.id, slot.task_id, 0)]
-                slot.tokens = []
-        return moves
-
     # ------------------------------------------------------- parts of plan
 
     def _make_room(self) -> list[Move]:
-        """In one pool of cells for all slots idle slots give theirs up first, then the youngest fails."""
-        moves: list[Move] = []
-        while self._config.kv_unified and self._cells_wanted() > self._config.n_ctx:
-            idle = next((slot for slot in self.slots if slot.is_idle and slot.tokens), None)
-            if idle:
-                moves += self.reuse.keep(idle)
-                idle.tokens = []
-                continue
-            busy = [slot for slot in self.slots if slot.state in (SlotState.PROMPT, SlotState.GENERATING)]
-            youngest = max(busy, key=lambda slot: slot.t_start)
-            self._fail(Failed(youngest.task_id, "server_error", "Context size has been exceeded."))
+        moves, failing = self._cells.make_room()
+        for slot in failing:
+            self._fail(Failed(slot.task_id, "server_error", "Context size has been exceeded."))
         return moves
-
-    def _cells_wanted(self) -> int:
-        return sum(slot.n_cells + slot.n_next(self._config.n_batch) for slot in self.slots)
-
-    def _prompt_chunks(self) -> tuple[Chunk, ...]:
-        running = any(slot.state is SlotState.GENERATING for slot in self.slots)
-        if running and not self._config.cont_batching:
-            return ()
-        budget = self.pace.budget(running, self._config.n_batch)
-        chunks = []
-        waiting = [slot for slot in self.slots if slot.state is SlotState.PROMPT]
-        for slot in sorted(waiting, key=lambda slot: slot.t_start):
-            assert slot.task is not None
-            while (left := slot.n_prompt - 1 - slot.n_prompt_done) > 0 and budget > 0:
-                n = min(left, budget, self._config.n_ubatch, self._to_checkpoint(slot))
-                tokens = slot.task.tokens[slot.n_prompt_done : slot.n_prompt_done + n]
-                slot.n_prompt_done += n
-                slot.tokens.extend(tokens)
-                budget -= n
-                chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done))
-                if not self._states.is_plain:
-                    break  # the state is stored between steps
-        return tuple(chunks)
-
-    def _checkpoints(self, chunks: tuple[Chunk, ...]) -> list[Move]:
-        """State that cannot be cut is stored where prompts are likely to part: before the last tokens."""
-        if self._states.is_plain or not self._config.ctx_checkpoints:
-            return []
-        step, n_ubatch = self._config.checkpoint_min_step, self._config.n_ubatch
-        slots = [self.slots[chunk.slot] for chunk in chunks]
-        reached = [s for s in slots if is_checkpoint(s.n_prompt_done, s.n_prompt, n_ubatch, step)]
-        return [move for slot in reached for move in self.reuse.keep(slot)]
-
-    def _to_checkpoint(self, slot: Slot) -> int:
-        """Tokens up to where the slot's state is to be stored next."""
-        if self._states.is_plain:
-            return slot.n_prompt
-        step, n_ubatch = self._config.checkpoint_min_step, self._config.n_ubatch
-        return next_checkpoint(slot.n_prompt_done, slot.n_prompt, n_ubatch, step) - slot.n_prompt_done
 
     def _joins(self) -> tuple[list[Move], tuple[Join, ...]]:
         copies: list[Move] = []

@@ -366,11 +366,21 @@ def test_idle_slots_are_stored_and_emptied_in_one_pool_of_cells() -> None:
     assert [(save.slot, save.tokens) for save in saves] == [(0, tuple(range(10, 30)))]
 
 
-def test_unified_cells_exhausted_fail_the_youngest_only() -> None:
+def test_a_prompt_waits_for_cells_that_running_tasks_will_free() -> None:
+    h = Harness(kv_unified=True, n_ctx=256)
+    h.submit(0, n_prompt=150, n_predict=5, id_slot=0)
+    h.submit(1, n_prompt=150, first=500, n_predict=5, id_slot=1)
+    h.run()
+    assert [len(h.tokens(0)), len(h.tokens(1))] == [5, 5]
+    starts = [e.task_id for e in h.events if isinstance(e, (Started, Finished))]
+    assert starts == [0, 0, 1, 1]
+
+
+def test_unified_cells_exhausted_while_generating_fail_the_youngest_only() -> None:
     h = Harness(kv_unified=True, n_ctx=256)
     h.submit(0, n_prompt=120, n_predict=20, id_slot=0)
     h.step()
-    h.submit(1, n_prompt=120, n_predict=-1, id_slot=1)
+    h.submit(1, n_prompt=120, first=500, n_predict=-1, id_slot=1)
     h.run()
     assert h.of(1, Failed)[0].message == "Context size has been exceeded."
     assert len(h.tokens(0)) == 20

@@ -1,0 +1,57 @@
+"""The pool of cells that all slots share with ``--kv-unified``: who gives up what when it runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.plan import Cut, Move
+from mlxserver.engine.reuse import Reuse
+from mlxserver.engine.slot import Slot, SlotState
+
+ACTIVE = (SlotState.PROMPT, SlotState.GENERATING)
+
+
+class Cells:
+    """Without a common pool every slot has cells of its own, and nothing here does anything."""
+
+    def __init__(self, config: EngineConfig, slots: Sequence[Slot], reuse: Reuse) -> None:
+        self._config = config
+        self._slots = slots
+        self._reuse = reuse
+
+    def has_room_for(self, slot: Slot) -> bool:
+        """Whether a prompt can begin beside what runs; alone it always can."""
+        active = [other for other in self._slots if other.state in ACTIVE]
+        if not self._config.kv_unified or not active:
+            return True
+        return sum(max(each.n_cells, each.n_prompt) + 1 for each in (*active, slot)) <= self._config.n_ctx
+
+    def tidy(self) -> list[Move]:
+        """After a task was launched: store what idle slots hold, and free their cells."""
+        if not (self._config.cache_idle_slots and self._config.kv_unified):
+            return []
+        return [move for slot in self._slots if slot.is_idle and slot.tokens for move in self._empty(slot)]
+
+    def make_room(self) -> tuple[list[Move], list[Slot]]:
+        """(moves, slots whose tasks must fail): idle slots give up their cells first, then the youngest."""
+        moves: list[Move] = []
+        failing: list[Slot] = []
+        while self._config.kv_unified and self._wanted(failing) > self._config.n_ctx:
+            idle = next((slot for slot in self._slots if slot.is_idle and slot.tokens), None)
+            if idle:
+                moves += self._empty(idle)
+                continue
+            active = [slot for slot in self._slots if slot.state in ACTIVE and slot not in failing]
+            failing.append(max(active, key=lambda slot: slot.t_start))
+        return moves, failing
+
+    def _wanted(self, failing: Sequence[Slot]) -> int:
+        """Cells that are taken, and those that the next step may take."""
+        n_batch = self._config.n_batch
+        return sum(slot.n_cells + slot.n_next(n_batch) for slot in self._slots if slot not in failing)
+
+    def _empty(self, slot: Slot) -> list[Move]:
+        moves = [*self._reuse.keep(slot), Cut(slot.id, slot.task_id, 0)]
+        slot.tokens = []
+        return moves
