@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import ssl
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from mlxserver.api.app import make_app
 from mlxserver.api.state import Ready, ServerState
 from mlxserver.chat.errors import TemplateError
 from mlxserver.chat.template import ChatTemplate, Vocabulary, make_template
+from mlxserver.engine.mailbox import ENGINE_THREAD
 from mlxserver.engine_start import StartedEngine, start_engine
 from mlxserver.models.errors import ModelError
 from mlxserver.telemetry.log import srv
@@ -79,9 +82,18 @@ def serve(options: Any) -> int:
         server = Server(config, state)
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, server.handle_exit)
-        return asyncio.run(_run(server, listener, state))
+        code = asyncio.run(_run(server, listener, state))
+        _leave_running_engine(code)
+        return code
     log.error("exiting due to HTTP server error")
     return 1
+
+
+def _leave_running_engine(code: int) -> None:
+    """A thread that loads or computes while the interpreter ends would abort the process."""
+    if any(thread.name == ENGINE_THREAD for thread in threading.enumerate()):
+        logging.shutdown()
+        os._exit(code)
 
 
 def bind(host: str, port: int, reuse_port: bool) -> socket.socket:

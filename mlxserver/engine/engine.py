@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from mlxserver.engine.assembly import Assembly, Parts
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.mailbox import Cancel, Close, Message, SlotAction, StopAt, Submit
+from mlxserver.engine.mailbox import ENGINE_THREAD, Cancel, Close, Message, SlotAction, StopAt, Submit
 from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Snapshot
@@ -52,7 +52,7 @@ class Engine:
         self._n_failures = 0
         self._closing = False
         self._shows_tokens = shows_slot_texts(os.environ)
-        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._main, name=ENGINE_THREAD, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -9,6 +9,9 @@ from typing import Literal
 
 from mlxserver.engine.task import Task
 
+ENGINE_THREAD = "engine"
+"""The thread's name."""
+
 SlotActionKind = Literal["save", "restore", "erase"]
 
 
