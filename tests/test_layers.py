@@ -38,7 +38,7 @@ FORBIDDEN = {
 }
 
 WITHOUT_ARRAYS = ["mlxserver.api", "mlxserver.chat", "mlxserver.options", "mlxserver.telemetry"]
-PLAIN_ENGINE_MODULES = ["task", "slot", "slots", "scheduler", "plan", "mailbox"]
+PLAIN_ENGINE_MODULES = ["task", "slot", "deferred", "scheduler", "plan", "mailbox"]
 """Modules of engine/ that decide and carry, and therefore hold no arrays; those that exist are checked."""
 
 LINES_MAX = 500

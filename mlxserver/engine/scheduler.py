@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from mlxserver.engine.cells import Cells
 from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.deferred import Deferred
 from mlxserver.engine.pace import Pace
 from mlxserver.engine.plan import Copy, Decode, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.prompts import Prompts
@@ -44,7 +45,7 @@ class Scheduler:
         self._states = states
         self._eog_ids = eog_ids
         self._clock = clock
-        self._deferred: list[Task] = []
+        self._deferred = Deferred()
         self._events: list[Event] = []
         self.slots = [Slot(i, config.n_ctx_slot) for i in range(config.n_slots)]
         self.reuse = Reuse(states, self.slots, trie)
@@ -58,15 +59,19 @@ class Scheduler:
 
     def submit(self, task: Task) -> None:
         """Give the task a slot, or let it wait for one."""
-        if not self._place(task):
-            self._deferred.append(task)
+        if self._deferred.first is None and self._place(task):
+            self._deferred.leave(task.id)
+        else:
+            self._deferred.add(task)
 
     def cancel(self, task_id: int) -> None:
         """Forget a task in whatever phase it is. Its slot keeps what was evaluated."""
-        self._deferred = [task for task in self._deferred if task.id != task_id]
+        self._deferred.forget(task_id)
         slot = self._slot_of(task_id)
         if slot:
             self._release(slot)
+        else:
+            self._place_deferred()
 
     def stop(self, task_id: int, n_generated: int) -> None:
         """The text of a task ended with its ``n_generated``-th token; later ones never were."""
@@ -323,14 +328,15 @@ class Scheduler:
         n = kept if self._states.can_truncate(slot.id, kept) else slot.n_cells
         return known[:n] if n <= len(known) else []
 
-    def _place_deferred(self, slot: Slot) -> None:
-        """Tasks that asked for this slot go first, then the oldest that fits."""
-        mine = [task for task in self._deferred if task.id_slot == slot.id]
-        rest = [task for task in self._deferred if task.id_slot != slot.id]
-        self._deferred = []
-        for task in (*mine, *rest):
-            if not any(other.is_free for other in self.slots) or not self._place(task):
-                self._deferred.append(task)
+    def _place_deferred(self, slot: Slot | None = None) -> None:
+        """Tasks that asked for this slot, which is free again, go first, then the oldest that fits."""
+        while (first := self._deferred.first) and self._place(first):
+            self._deferred.leave(first.id)
+        for task in self._deferred.in_turn(slot.id if slot else -1):
+            if self._deferred.first or not any(other.is_free for other in self.slots):
+                return
+            if self._place(task):
+                self._deferred.leave(task.id)
 
     def _slot_of(self, task_id: int) -> Slot | None:
         return next((s for s in self.slots if s.task_id == task_id and not s.is_idle), None)
