@@ -12,6 +12,8 @@ from mlxserver.api.json_response import json_response
 from mlxserver.api.state import ServerState
 
 MAX_BODY = 100 * 1024 * 1024
+COMPRESSIONS = frozenset({"gzip", "deflate", "br", "zstd"})
+"""Encodings of a body that are refused; unknown ones are taken for none, as llama-server does."""
 
 _LOADING = json_response(LOADING, 503)
 _FAILED = json_response(FAILED, 503)
@@ -54,24 +56,27 @@ class Limits:
             async with asyncio.timeout(self._seconds):
                 await send(message)
 
-        length = Headers(scope=scope).get("content-length", "0")
-        announced = int(length) if length.isdigit() else 0
-        await self._app(scope, _Body(receive, self._seconds, announced), send_in_time)
+        await self._app(scope, _Body(receive, self._seconds, Headers(scope=scope)), send_in_time)
 
 
 class _Body:
-    """Raises ``BodyError`` where the body is too large or too slow."""
+    """Raises ``BodyError`` where the body is too large, too slow or compressed."""
 
-    def __init__(self, receive: Receive, seconds: float | None, announced: int) -> None:
+    def __init__(self, receive: Receive, seconds: float | None, headers: Headers) -> None:
         self._receive = receive
         self._seconds = seconds
         self._size = 0
-        self._announced = announced
+        length = headers.get("content-length", "")
+        self._announced = int(length) if length.isdecimal() else 0
+        encodings = headers.get("content-encoding", "").lower().replace(" ", "").split(",")
+        self._is_compressed = not COMPRESSIONS.isdisjoint(encodings)
         self._is_read = False
 
     async def __call__(self) -> Message:
         if self._is_read:
             return await self._receive()
+        if self._is_compressed:
+            raise BodyError(415, "Unsupported Media Type")
         if max(self._announced, self._size) > MAX_BODY:
             raise BodyError(413, "Payload Too Large")
         try:

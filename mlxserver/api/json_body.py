@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from mlxserver.api.errors import ApiError, server_error
+from mlxserver.api.errors import ApiError, invalid_request, server_error
 
 TYPE_ERROR = "[json.exception.type_error.302] type must be {}, but is {}"
 
@@ -55,9 +55,14 @@ def parse_json(body: bytes) -> Any:
 
 
 def parse_form(content_type: str, body: bytes) -> dict[str, Any]:
-    """The text fields of a form; a name given twice becomes a list. Files are left out."""
+    """The text fields of a form; a name given twice becomes a list. Files are left out.
+
+    Raises ``ApiError`` where the boundary is missing or does not enclose the body.
+    """
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1")
     message = BytesParser(policy=HTTP).parsebytes(head + body)
+    if message.defects or not message.is_multipart():
+        raise invalid_request("Malformed multipart/form-data body")
     fields: dict[str, list[str]] = {}
     for part in message.iter_parts():
         name = part.get_param("name", header="content-disposition")

@@ -183,6 +183,18 @@ class TestLimits:
         chunks = iter([b"x" * 6, b"x" * 6])
         assert served().post("/tokenize", content=chunks).status_code == 413
 
+    @pytest.mark.parametrize("encoding", ["gzip", "br", "identity, Deflate", "zstd"])
+    def test_a_compressed_body_is_not_taken_for_text(self, encoding: str) -> None:
+        response = served().post(
+            "/tokenize", content=b'{"content":"a"}', headers={"Content-Encoding": encoding}
+        )
+        assert response.status_code == 415
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+    def test_an_unknown_encoding_is_none(self) -> None:
+        headers = {"Content-Encoding": "identity"}
+        assert served().post("/tokenize", content=b'{"content":"a"}', headers=headers).status_code == 200
+
     def test_the_largest_body_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gates, "MAX_BODY", 15)
         assert served().post("/tokenize", content=b'{"content":"a"}').status_code == 200

@@ -102,6 +102,22 @@ def test_float32(value: float, printed: str) -> None:
     assert dump_json(float32(value)) == printed
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--\r\n'),
+        ("multipart/form-data; boundary=b", b"xxxx"),
+        ("multipart/form-data; boundary=b", b""),
+        ("multipart/form-data; boundary=b", b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx'),
+        ("multipart/form-data; boundary=\xff", b"--\xff\r\n\r\n"),
+    ],
+)
+def test_a_form_that_is_none_is_refused(content_type: str, body: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_form(content_type, body)
+    assert caught.value.status == 400
+
+
 def test_form_fields_are_strings() -> None:
     body = (
         b'--X\r\nContent-Disposition: form-data; name="content"\r\n\r\nH\xc3\xa9llo\r\n'
