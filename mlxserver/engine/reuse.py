@@ -119,7 +119,7 @@ class Reuse:
         match = self._trie.match(task.identity, task.tokens)
         most = min(match.n, len(task.tokens) - 1)
         if self._states.is_plain:
-            return Found(most, node=match.nodes[-1]) if most else Found()
+            return Found(most, node=match.nodes[-1]) if most > 0 else Found()
         node = match.snapshot(most)
         return Found(node.end, node=node) if node else Found()
 

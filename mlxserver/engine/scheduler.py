@@ -173,6 +173,8 @@ class Scheduler:
         while started := [s for s in self.slots if s.state is SlotState.STARTED and s.task_id not in waiting]:
             slot = min(started, key=lambda slot: slot.task_id)
             assert slot.task is not None
+            if self._ends_at_once(slot, slot.task):
+                continue
             if self.reuse.worth_waiting_for(slot, slot.task) or not self._cells.has_room_for(slot):
                 waiting.add(slot.task_id)
             else:
@@ -182,16 +184,19 @@ class Scheduler:
             moves += self._cells.tidy()
         return moves
 
-    def _start(self, slot: Slot, task: Task) -> list[Move]:
-        """Check the prompt and take over what is evaluated of it already."""
+    def _ends_at_once(self, slot: Slot, task: Task) -> bool:
+        """A prompt without tokens, or with too many, needs nothing that others hold."""
         slot.t_start = slot.t_first = slot.t_last = self._clock()
         if not task.tokens:
             self._events.append(Started(task.id, slot.id, 0, 0, slot.t_start))
             self._finish(slot, "none")
-            return []
-        if len(task.tokens) >= slot.n_ctx:
+        elif len(task.tokens) >= slot.n_ctx:
             self._fail(_too_long(task, slot.n_ctx))
-            return []
+        return slot.is_idle or slot.task is not task
+
+    def _start(self, slot: Slot, task: Task) -> list[Move]:
+        """Take over what is evaluated of the prompt already."""
+        slot.t_start = slot.t_first = slot.t_last = self._clock()
         slot.n_past, moves = self.reuse.take_over(slot, task)
         slot.tokens, slot.identity = list(task.tokens[: slot.n_past]), task.identity
         slot.state = SlotState.PROMPT

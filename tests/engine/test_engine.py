@@ -206,3 +206,15 @@ def test_load_errors_are_reported_not_raised() -> None:
 
     with pytest.raises(OSError, match="no such file"):
         Bench(load)
+
+
+@pytest.mark.parametrize("cache_prompt", [True, False])
+def test_an_empty_prompt_ends_at_once(
+    bench: Bench, cache_prompt: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.submit(0, PROMPTS[0], n_predict=300)
+    bench.submit(1, (), cache_prompt=cache_prompt)
+    bench.finish(1)
+    assert bench.of(1, Finished)[0].reason == "none"
+    assert bench.finish(0)[0] == oracle(tiny.llama(), PROMPTS[0], 300)
+    assert caplog.text == ""
