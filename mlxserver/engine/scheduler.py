@@ -188,8 +188,9 @@ class Scheduler:
         """A prompt without tokens, or with too many, needs nothing that others hold."""
         slot.t_start = slot.t_first = slot.t_last = self._clock()
         if not task.tokens:
-            self._events.append(Started(task.id, slot.id, 0, 0, slot.t_start))
-            self._finish(slot, "none")
+            for each in (*slot.children, slot):
+                self._events.append(Started(each.task_id, each.id, 0, 0, slot.t_start))
+                self._finish(each, "none")
         elif len(task.tokens) >= slot.n_ctx:
             self._fail(_too_long(task, slot.n_ctx))
         return slot.is_idle or slot.task is not task
@@ -319,6 +320,7 @@ class Scheduler:
             predicted_after_first=counters.predicted_after_first + max(0, n - 1),
         )
         slot.tokens = [] if forget else self._kept(slot, n)
+        del slot.generated[n:]
         slot.state, slot.parent, slot.children = SlotState.IDLE, None, []
         slot.t_last_used = self._clock()
         self._place_deferred(slot)

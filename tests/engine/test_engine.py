@@ -213,8 +213,8 @@ def test_an_empty_prompt_ends_at_once(
     bench: Bench, cache_prompt: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.submit(0, PROMPTS[0], n_predict=300)
-    bench.submit(1, (), cache_prompt=cache_prompt)
-    bench.finish(1)
-    assert bench.of(1, Finished)[0].reason == "none"
+    bench.submit(1, (), cache_prompt=cache_prompt, children=((2, GREEDY),))
+    bench.finish(1, 2)
+    assert [bench.of(task_id, Finished)[0].reason for task_id in (1, 2)] == ["none"] * 2
     assert bench.finish(0)[0] == oracle(tiny.llama(), PROMPTS[0], 300)
     assert caplog.text == ""
