@@ -21,10 +21,10 @@ async def slots(request: Request, state: ServerState) -> Response:
     views = state.engine.snapshot().slots
     if request.query_params.get("fail_on_no_slot") and all(view.is_processing for view in views):
         raise ApiError("unavailable_error", "no slot available")
-    return json_response([_slot(view, state.model.tokenizer) for view in views])
+    return json_response([_slot(view, state.model.tokenizer, state.options.special) for view in views])
 
 
-def _slot(view: SlotView, tokenizer: Tokenizer) -> dict[str, Any]:
+def _slot(view: SlotView, tokenizer: Tokenizer, special: bool) -> dict[str, Any]:
     slot: dict[str, Any] = {
         "id": view.id,
         "n_ctx": view.n_ctx,
@@ -47,15 +47,11 @@ def _slot(view: SlotView, tokenizer: Tokenizer) -> dict[str, Any]:
         "params": view.settings,
         "next_token": [next_token],
     }
-    return slot | (_texts(view, tokenizer) if view.tokens else {})
+    return slot | (_texts(view, tokenizer, special) if view.prompt else {})
 
 
-def _texts(view: SlotView, tokenizer: Tokenizer) -> dict[str, str]:
+def _texts(view: SlotView, tokenizer: Tokenizer, special: bool) -> dict[str, str]:
     """Only with LLAMA_SERVER_SLOTS_DEBUG, which makes the engine tell the tokens."""
-    n_prompt = len(view.tokens) - max(view.n_decoded - 1, 0)
-    prompt, generated = view.tokens[:n_prompt], view.tokens[n_prompt:]
-    return {"prompt": _text(prompt, tokenizer), "generated": _text(generated, tokenizer)}
-
-
-def _text(tokens: tuple[int, ...], tokenizer: Tokenizer) -> str:
-    return tokenizer.decode(tokens).decode("utf-8", "replace")
+    generated = b"".join(tokenizer.piece(token, special) for token in view.generated)
+    prompt = tokenizer.decode(view.prompt)
+    return {"prompt": prompt.decode("utf-8", "replace"), "generated": generated.decode("utf-8", "replace")}

@@ -98,5 +98,6 @@ class Slot:
             has_next_token=busy,
             n_remain=n_remain,
             n_decoded=len(self.generated) if busy else 0,
-            tokens=tuple(self.tokens) if with_tokens else (),
+            prompt=self.task.tokens if with_tokens and self.task else (),
+            generated=tuple(self.generated) if with_tokens else (),
         )

@@ -114,8 +114,9 @@ class SlotView:
     has_next_token: bool = False
     n_remain: int = -1
     n_decoded: int = 0
-    tokens: tuple[int, ...] = ()
-    """The tokens whose state the slot holds (shown as text only by LLAMA_SERVER_SLOTS_DEBUG)."""
+    prompt: tuple[int, ...] = ()
+    generated: tuple[int, ...] = ()
+    """Both of the slot's last task; told, and shown as text, only with LLAMA_SERVER_SLOTS_DEBUG."""
 
 
 @dataclass(frozen=True, slots=True)

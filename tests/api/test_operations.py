@@ -99,7 +99,7 @@ class TestSlots:
         assert client.get("/slots?fail_on_no_slot").status_code == 200
 
     def test_debugging_shows_texts(self) -> None:
-        view = SlotView(0, 256, True, 1, n_decoded=3, tokens=tuple(b"abcd"))
+        view = SlotView(0, 256, False, 1, prompt=tuple(b"ab"), generated=tuple(b"cd"))
         [slot] = served(engine=WatchedEngine(view)).get("/slots").json()
         assert (slot["prompt"], slot["generated"]) == ("ab", "cd")
 

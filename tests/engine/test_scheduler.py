@@ -116,6 +116,17 @@ def test_n_predict_zero_samples_one() -> None:
     assert len(h.tokens(0)) == 1
 
 
+def test_an_idle_slot_tells_the_texts_of_its_last_task_where_asked_to() -> None:
+    h = Harness()
+    h.submit(0, n_predict=9, script=[4, 5, 6, 7])
+    while len(h.tokens(0)) < 3:
+        h.step()
+    h.scheduler.stop(0, 2)
+    view = h.scheduler.snapshot(with_tokens=True).slots[1]
+    assert (view.is_processing, view.prompt, view.generated) == (False, (10, 11, 12, 13, 14), (4, 5))
+    assert h.scheduler.snapshot(with_tokens=False).slots[1].prompt == ()
+
+
 def test_end_of_generation_drops_the_step_that_ran_ahead() -> None:
     h = Harness()
     h.submit(0, script=[4, EOS, 50, 51])
