@@ -57,7 +57,8 @@ def parse_chat(body: Any, template: ChatTemplate, settings: ChatSettings) -> Cha
     chat = Chat(messages, tools, adds_generation_prompt, continuation, thinks, kwargs)
     prompt = template.render(chat)
     completion = _completion_fields(fields, template, prompt) | _probabilities(fields)
-    return ChatRequest(prompt, fields | completion, _unmet(template, schema, calls_tools))
+    unmet = _unmet(template, schema, calls_tools) + _unmet_reasoning(template, fields)
+    return ChatRequest(prompt, fields | completion, unmet)
 
 
 def _tool_choice(body: dict[str, Any], settings: ChatSettings) -> str:
@@ -155,6 +156,18 @@ def _unmet(template: ChatTemplate, schema: Any, calls_tools: bool) -> tuple[str,
     needs_tools = calls_tools and template.capabilities.supports_tools
     needs = {"response_format": is_constrained, "tools": needs_tools}
     return tuple(name for name, is_needed in needs.items() if is_needed)
+
+
+def _unmet_reasoning(template: ChatTemplate, body: dict[str, Any]) -> tuple[str, ...]:
+    """A template that does not think has no reasoning to bound."""
+    if not template.supports_thinking:
+        return ()
+    budgets = [
+        name
+        for name in ("reasoning_budget_tokens", "thinking_budget_tokens")
+        if isinstance(body.get(name), int | float) and body[name] >= 0
+    ]
+    return (*budgets, *(("reasoning_control",) if body.get("reasoning_control") is True else ()))
 
 
 def _is_filled(schema: Any) -> bool:

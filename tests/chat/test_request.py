@@ -112,6 +112,13 @@ def test_an_answer_at_the_end_is_gone_on_with() -> None:
     assert explicit.prompt.prefill == "b"
 
 
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
 @pytest.mark.parametrize(
     ("body", "source", "unmet"),
     [
@@ -129,6 +136,11 @@ def test_an_answer_at_the_end_is_gone_on_with() -> None:
         ({"tools": [TOOL]}, WITH_TOOLS, ("tools",)),
         ({"tools": [TOOL], "tool_choice": "none"}, WITH_TOOLS, ()),
         ({"tools": []}, WITH_TOOLS, ()),
+        ({"thinking_budget_tokens": 9, "reasoning_control": True}, CHATML, ()),
+        ({"thinking_budget_tokens": 9}, THINKING, ("thinking_budget_tokens",)),
+        ({"reasoning_budget_tokens": 0}, THINKING, ("reasoning_budget_tokens",)),
+        ({"reasoning_budget_tokens": -1, "reasoning_control": False}, THINKING, ()),
+        ({"reasoning_control": True}, THINKING, ("reasoning_control",)),
     ],
 )
 def test_what_the_answer_would_need(body: dict[str, Any], source: str, unmet: tuple[str, ...]) -> None:
