@@ -25,7 +25,8 @@ class Cells:
         active = [other for other in self._slots if other.state in ACTIVE]
         if not self._config.kv_unified or not active:
             return True
-        return sum(max(each.n_cells, each.n_prompt) + 1 for each in (*active, slot)) <= self._config.n_ctx
+        wanted = sum(max(each.n_cells, each.n_prompt) + 1 for each in (*active, slot))
+        return wanted - _shared(active) <= self._config.n_ctx
 
     def tidy(self) -> list[Move]:
         """After a task was launched: store what idle slots hold, and free their cells."""
@@ -34,13 +35,13 @@ class Cells:
         return [move for slot in self._slots if slot.is_idle and slot.tokens for move in self._empty(slot)]
 
     def make_room(self) -> tuple[list[Move], list[Slot]]:
-        """(moves, slots whose tasks must fail): idle slots give up their cells first, then the youngest."""
+        """(moves, slots whose tasks must fail): what no task uses goes first, then the youngest task."""
         moves: list[Move] = []
         failing: list[Slot] = []
         while self._config.kv_unified and self._wanted(failing) > self._config.n_ctx:
-            idle = next((slot for slot in self._slots if slot.is_idle and slot.tokens), None)
-            if idle:
-                moves += self._empty(idle)
+            useless = [slot for slot in self._slots if slot.state not in ACTIVE and slot.tokens]
+            if useless:
+                moves += self._empty(min(useless, key=lambda slot: not slot.is_idle))
                 continue
             active = [slot for slot in self._slots if slot.state in ACTIVE and slot not in failing]
             failing.append(max(active, key=lambda slot: slot.t_start))
@@ -49,9 +50,19 @@ class Cells:
     def _wanted(self, failing: Sequence[Slot]) -> int:
         """Cells that are taken, and those that the next step may take."""
         n_batch = self._config.n_batch
-        return sum(slot.n_cells + slot.n_next(n_batch) for slot in self._slots if slot not in failing)
+        slots = [slot for slot in self._slots if slot not in failing]
+        return sum(slot.n_cells + slot.n_next(n_batch) for slot in slots) - _shared(slots)
 
     def _empty(self, slot: Slot) -> list[Move]:
         moves = [*self._reuse.keep(slot), Cut(slot.id, slot.task_id, 0)]
         slot.tokens = []
         return moves
+
+
+def _shared(slots: Sequence[Slot]) -> int:
+    """Cells that several slots count: completions of one prompt have its cells in common."""
+    prompts: dict[int, list[int]] = {}
+    for slot in slots:
+        if slot.state is SlotState.GENERATING:
+            prompts.setdefault(slot.family, []).append(slot.n_prompt)
+    return sum(sum(family[1:]) for family in prompts.values())

@@ -162,7 +162,7 @@ class Scheduler:
         _launch(slot, task, task.id)
         for child, (task_id, sampling) in zip(others, task.children, strict=False):
             _launch(child, replace(task, id=task_id, sampling=sampling, children=()), task_id)
-            child.state, child.parent = SlotState.WAIT_PARENT, slot
+            child.state, child.parent, child.family = SlotState.WAIT_PARENT, slot, task.id
             slot.children.append(child)
         return True
 
@@ -350,7 +350,7 @@ class Scheduler:
 
 
 def _launch(slot: Slot, task: Task, task_id: int) -> None:
-    slot.task, slot.task_id = task, task_id
+    slot.task, slot.task_id, slot.family = task, task_id, task_id
     slot.state = SlotState.STARTED
     slot.parent, slot.children = None, []
     slot.n_past = slot.n_prompt_done = slot.n_launched = 0

@@ -37,6 +37,8 @@ class Slot:
 
     task: Task | None = None
     task_id: int = -1
+    family: int = -1
+    """The task whose prompt it is: its own, or its parent's."""
     parent: Slot | None = None
     children: list[Slot] = field(default_factory=list)
 

@@ -387,6 +387,29 @@ def test_a_prompt_waits_for_cells_that_running_tasks_will_free() -> None:
     assert starts == [0, 0, 1, 1]
 
 
+def test_completions_of_one_prompt_share_its_cells() -> None:
+    h = Harness(kv_unified=True, n_ctx=256)
+    h.submit(0, n_prompt=200, n_predict=20, children=((1, SamplingParams()),))
+    h.scripts[1] = []
+    h.run()
+    assert [len(h.tokens(task_id)) for task_id in (0, 1)] == [20, 20]
+    h.submit(2, n_prompt=200, n_predict=40, children=((3, SamplingParams()),))
+    h.scripts[3] = []
+    h.run()
+    assert len(h.of(2, Failed) + h.of(3, Failed)) == 1
+
+
+def test_what_a_waiting_completion_still_holds_gives_way() -> None:
+    h = Harness(kv_unified=True, n_ctx=256)
+    h.submit(0, n_prompt=100, n_predict=1, id_slot=0)
+    h.submit(1, n_prompt=100, first=500, n_predict=1, id_slot=1)
+    h.run()
+    h.submit(2, n_prompt=180, first=1000, n_predict=2, children=((3, SamplingParams()),))
+    h.scripts[3] = []
+    h.run()
+    assert [len(h.tokens(task_id)) for task_id in (2, 3)] == [2, 2]
+
+
 def test_unified_cells_exhausted_while_generating_fail_the_youngest_only() -> None:
     h = Harness(kv_unified=True, n_ctx=256)
     h.submit(0, n_prompt=120, n_predict=20, id_slot=0)
