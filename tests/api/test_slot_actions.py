@@ -66,6 +66,23 @@ def test_bad_requests(tmp_path: Path, url: str, status: int, message: str) -> No
     assert (response.status_code, response.json()["error"]["message"]) == (status, message)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"filename":1}', "[json.exception.type_error.302] type must be string, but is number"),
+        (b'{"filename":null}', "[json.exception.type_error.302] type must be string, but is null"),
+        (b"[]", "[json.exception.type_error.304] cannot use at() with array"),
+        (b"null", "[json.exception.type_error.304] cannot use at() with null"),
+    ],
+)
+def test_bodies_of_a_wrong_kind_are_the_clients_fault(
+    body: bytes, message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = served("--slot-save-path", str(tmp_path)).post("/slots/0?action=save", content=body)
+    assert (response.status_code, response.json()["error"]["message"]) == (500, message)
+    assert "Traceback" not in caplog.text
+
+
 def test_failures_of_the_engine(tmp_path: Path) -> None:
     failed = SlotOutcome(error="no room")
     response = act(tmp_path, "/slots/0?action=save", failed, filename="a")
