@@ -70,7 +70,7 @@ def serve(options: Any) -> int:
         config = uvicorn_config(make_app(state), options)
         config.load()
         listener = bind(options.host, options.port, options.reuse_port)
-    except NotADirectoryError as error:
+    except (NotADirectoryError, ValueError) as error:
         log.error("%s", error)
     except ssl.SSLError as error:
         log.error("cannot use the TLS key and certificate: %s", error)

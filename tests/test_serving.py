@@ -219,6 +219,8 @@ def test_a_port_in_use_ends_the_process(caplog: pytest.LogCaptureFixture) -> Non
         ("--ssl-key-file", "/absent.key", "--ssl-cert-file", "/absent.crt"),
         ("--path", "/absent-folder"),
         ("--host", "no-such-host.invalid"),
+        ("--cors-origins", "http://a\r\nX-Evil: 1"),
+        ("--cors-methods", "GET\n"),
     ],
 )
 def test_what_cannot_be_served_ends_the_process(

@@ -13,7 +13,10 @@ from mlxserver.api.state import ServerState
 
 
 def make_app(state: ServerState) -> ASGIApp:
-    """CORS header, OPTIONS, readiness, key, route. Raises ``OSError`` where ``--path`` is no folder."""
+    """CORS header, OPTIONS, readiness, key, route.
+
+    Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that are no header values.
+    """
     options = state.options
     if options.metrics and state.metrics is None:
         from mlxserver.telemetry.metrics import Metrics

@@ -12,10 +12,16 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class Cors:
-    """Names the allowed origin in every answer, and answers every OPTIONS itself."""
+    """Names the allowed origin in every answer, and answers every OPTIONS itself.
+
+    Raises ``ValueError`` for options that would break out of a header.
+    """
 
     def __init__(self, app: ASGIApp, options: Any) -> None:
         self._app = app
+        for value in (options.cors_origins, options.cors_methods, options.cors_headers):
+            if not value.isprintable():
+                raise ValueError(f"a CORS option is no header value: {value!r}")
         self._origins: str = options.cors_origins
         self._credentials: bool = options.cors_credentials
         self._preflight = [
