@@ -15,7 +15,7 @@ from mlxserver.api.state import ServerState
 def make_app(state: ServerState) -> ASGIApp:
     """CORS header, OPTIONS, readiness, key, route.
 
-    Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that are no header values.
+    Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that no header can hold.
     """
     options = state.options
     if options.metrics and state.metrics is None:
