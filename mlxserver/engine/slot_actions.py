@@ -40,7 +40,7 @@ class SlotActions:
         self._reuse = reuse
 
     def carry_out(self, action: SlotAction, slot: Slot) -> SlotOutcome:
-        """The slot is idle. Never raises."""
+        """The slot is idle, and empty after an error that was not foreseen. Never raises."""
         begin = time.perf_counter()
         try:
             n_tokens, n_bytes = self._do(action, slot)
@@ -48,6 +48,8 @@ class SlotActions:
             return SlotOutcome(error=str(error))
         except Exception as error:
             log.exception("a slot action failed")
+            self._states.drop(slot.id)
+            slot.tokens = []
             return SlotOutcome(error=type(error).__name__)
         return SlotOutcome(n_tokens, n_bytes, time.perf_counter() - begin)
 

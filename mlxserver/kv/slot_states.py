@@ -50,7 +50,11 @@ class SlotStates:
         return all(layer.can_trim(self._row[slot]) for layer in self._uncut)
 
     def truncate(self, slot: int, n: int) -> None:
-        """Keep the first ``n`` tokens. Raises ValueError where ``can_truncate`` is false."""
+        """Keep the first ``n`` tokens.
+
+        Raises ValueError where the slot holds fewer, or where ``can_truncate`` is false.
+        """
+        self._require(slot, n)
         drop = self._length[slot] - n
         if drop == 0:
             return
@@ -64,6 +68,11 @@ class SlotStates:
             else:
                 layer.trim(self._row[slot], drop)
         self._length[slot] = n
+
+    def _require(self, slot: int, n: int) -> None:
+        """Raises ValueError where the slot holds less: a step that was to bring the tokens has failed."""
+        if n > self._length[slot]:
+            raise ValueError(f"slot {slot} holds {self._length[slot]} tokens, not {n}")
 
     def drop(self, slot: int) -> None:
         """Forget everything about a slot whose state is not to be trusted."""
@@ -81,14 +90,16 @@ class SlotStates:
 
         Raises ValueError where the slot does not hold them: a step that was to evaluate them has failed.
         """
-        if end > self._length[slot]:
-            raise ValueError(f"slot {slot} holds {self._length[slot]} tokens, not {end}")
+        self._require(slot, end)
         layers = tuple(layer.read(self._row[slot], start, end) for layer in self._plain)
         mx.eval(layers)  # a pending view of a buffer would force the next write to copy all of it
         return KVSpan(layers)
 
     def write_span(self, slot: int, start: int, span: KVSpan) -> None:
         """Put a span behind the slot's first ``start`` tokens."""
+        if not self._plain:
+            return
+        self._require(slot, start)
         for layer, (keys, values) in zip(self._plain, span.layers, strict=True):
             layer.write(self._row[slot], start, keys, values)
         self._length[slot] = max(self._length[slot], start + span.n)

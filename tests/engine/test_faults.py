@@ -185,6 +185,7 @@ def test_a_slot_that_breaks_while_it_is_restored_is_empty(
     assert act("save").error == ""
     fail_once(monkeypatch, SlotStates, "write_span")
     assert act("restore").error != ""
+    assert bench.engine.snapshot().slots[0].n_prompt_tokens == 0
     bench.submit(1, PROMPTS[2], n_predict=4, id_slot=0, cache_prompt=True)
     assert bench.finish(1)[0] == oracle(tiny.llama(), PROMPTS[2], 4)
 

@@ -173,6 +173,21 @@ def test_buffers_grow_with_the_longest_slot() -> None:
     assert columns == {512}
 
 
+def test_a_slot_is_never_longer_than_what_it_holds() -> None:
+    module = tiny.llama()
+    states = SlotStates(cache_maker(module), 2, mx.float32, mx.float32)
+    module(mx.array([[1, 2, 3]]), cache=states.prompt_chunk(0, 3))
+    span = states.read_span(0, 0, 3)
+    with pytest.raises(ValueError, match="holds 3 tokens"):
+        states.truncate(0, 4)
+    with pytest.raises(ValueError, match="holds 0 tokens"):
+        states.write_span(1, 1, span)
+    states.drop(0)
+    with pytest.raises(ValueError, match="holds 0 tokens"):
+        states.truncate(0, 2)
+    assert [states.length(0), states.length(1)] == [0, 0]
+
+
 def test_tokens_that_a_slot_does_not_hold_cannot_be_read_or_copied() -> None:
     decoder = Decoder(tiny.llama(), 2)
     decoder.start(0, PROMPTS[2])
