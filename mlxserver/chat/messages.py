@@ -169,31 +169,29 @@ def _parse_calls(calls: Any) -> tuple[ToolCall, ...]:
     return tuple(_parse_call(call) for call in items)
 
 
-def _parse_call(call: Any) -> ToolCall:
-    fields = call if isinstance(call, dict) else {}
+def _function_of(item: Any, what: str) -> Any:
+    """The function of a tool or of a call of one, which ``what`` names in errors."""
+    fields = item if isinstance(item, dict) else {}
     if "type" not in fields:
-        raise _Malformed(f"Missing tool call type: {_dump(call)}")
+        raise _Malformed(f"Missing {what} type: {_dump(item)}")
     if fields["type"] != "function":
-        raise _Malformed(f"Unsupported tool call type: {_dump(call)}")
+        raise _Malformed(f"Unsupported {what} type: {_dump(item)}")
     if "function" not in fields:
-        raise _Malformed(f"Missing tool call function: {_dump(call)}")
-    function = fields["function"]
+        raise _Malformed(f"Missing {what} function: {_dump(item)}")
+    return fields["function"]
+
+
+def _parse_call(call: Any) -> ToolCall:
+    function = _function_of(call, "tool call")
     if not isinstance(function, dict) or "name" not in function:
         raise _Malformed(f"Missing tool call name: {_dump(call)}")
     arguments = _at(function, "arguments")
     text = arguments if isinstance(arguments, str) else _dump(arguments)
-    return ToolCall(name=_text(function["name"]), arguments=text, id=_optional_text(fields, "id"))
+    return ToolCall(name=_text(function["name"]), arguments=text, id=_optional_text(call, "id"))
 
 
 def _parse_tool(tool: Any) -> dict[str, Any]:
-    fields = tool if isinstance(tool, dict) else {}
-    if "type" not in fields:
-        raise _Malformed(f"Missing tool type: {_dump(tool)}")
-    if fields["type"] != "function":
-        raise _Malformed(f"Unsupported tool type: {_dump(tool)}")
-    if "function" not in fields:
-        raise _Malformed(f"Missing tool function: {_dump(tool)}")
-    function = fields["function"]
+    function = _function_of(tool, "tool")
     shown = {
         "name": _text(_at(function, "name")),
         "description": _text(function.get("description", "")),

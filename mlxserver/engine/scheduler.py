@@ -173,6 +173,7 @@ class Scheduler:
         while started := [s for s in self.slots if s.state is SlotState.STARTED and s.task_id not in waiting]:
             slot = min(started, key=lambda slot: slot.task_id)
             assert slot.task is not None
+            slot.t_start = slot.t_first = slot.t_last = self._clock()
             if self._ends_at_once(slot, slot.task):
                 continue
             if self.reuse.worth_waiting_for(slot, slot.task) or not self._cells.has_room_for(slot):
@@ -186,7 +187,6 @@ class Scheduler:
 
     def _ends_at_once(self, slot: Slot, task: Task) -> bool:
         """A prompt without tokens, or with too many, needs nothing that others hold."""
-        slot.t_start = slot.t_first = slot.t_last = self._clock()
         if not task.tokens:
             for each in (*slot.children, slot):
                 self._events.append(Started(each.task_id, each.id, 0, 0, slot.t_start))
@@ -197,7 +197,6 @@ class Scheduler:
 
     def _start(self, slot: Slot, task: Task) -> list[Move]:
         """Take over what is evaluated of the prompt already."""
-        slot.t_start = slot.t_first = slot.t_last = self._clock()
         slot.n_past, moves = self.reuse.take_over(slot, task)
         slot.tokens, slot.identity = list(task.tokens[: slot.n_past]), task.identity
         slot.state = SlotState.PROMPT

@@ -24,14 +24,15 @@ class SlotStates:
     def __init__(
         self, make_cache: Callable[[], list[Any]], n_slots: int, key_type: mx.Dtype, value_type: mx.Dtype
     ) -> None:
+        caches = make_cache()
         self._layers = [
-            _layer(cache, index, make_cache, key_type, value_type) for index, cache in enumerate(make_cache())
+            _layer(cache, index, make_cache, key_type, value_type) for index, cache in enumerate(caches)
         ]
         self._plain = [layer for layer in self._layers if isinstance(layer, SlotKV)]
         self._uncut = [layer for layer in self._layers if isinstance(layer, BatchedState)]
         self._row = list(range(n_slots - 1, -1, -1))  # fresh slots are taken last first; rows from the front
         self._length = [0] * n_slots
-        self.alone = [name for cache in make_cache() if (name := _cannot_batch(cache))]
+        self.alone = [name for cache in caches if (name := _cannot_batch(cache))]
         """Names of cache classes that mlx-lm cannot batch; such a model decodes its slots one by one."""
 
     def length(self, slot: int) -> int:
