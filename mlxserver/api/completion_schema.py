@@ -87,7 +87,7 @@ def read_completion_request(
 
 
 def _flatten(request: CompletionRequest) -> dict[str, Any]:
-    sources: tuple[Any, ...] = (request, request.sampling, request.chat)
+    sources: tuple[Any, ...] = (request.sampling, request.chat, request)
     return {item.name: getattr(source, item.name) for source in sources for item in fields(source)}
 
 
@@ -95,7 +95,7 @@ def _build(values: dict[str, Any]) -> CompletionRequest:
     def pick(cls: type[Any]) -> dict[str, Any]:
         return {item.name: values[item.name] for item in fields(cls)}
 
-    values["sampling"] = SamplingParams(**pick(SamplingParams))
+    values["sampling"] = SamplingParams(**pick(SamplingParams) | {"grammar": None})
     values["chat"] = ChatFields(**pick(ChatFields))
     return CompletionRequest(**pick(CompletionRequest))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 RANDOM_SEED = 0xFFFFFFFF
 """The seed that means "draw one": llama.cpp's -1 as an unsigned 32-bit number."""
@@ -19,6 +20,25 @@ DEFAULT_CHAIN = (
     "xtc",
     "temperature",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """What makes a lazy grammar begin: a text, one token, or a pattern over all the text so far."""
+
+    kind: Literal["word", "token", "pattern", "pattern_full"]
+    value: str
+    token: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The language that the answer must be in. ``lark`` is llguidance's own notation."""
+
+    kind: Literal["gbnf", "json_schema", "lark"]
+    text: str
+    lazy: bool = False
+    triggers: tuple[Trigger, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +76,7 @@ class SamplingParams:
     n_probs: int = 0
     post_sampling_probs: bool = False
     min_keep: int = 0
+    grammar: Grammar | None = None
 
 
 class SamplerError(ValueError):
