@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mlxserver.api import chat, completions, operations, slot_actions, slots, streams, tokenize
+from mlxserver.api import chat, completions, infill, operations, slot_actions, slots, streams, tokenize
 from mlxserver.api.unavailable import Handler, absent, deferred, disabled_feature, without
 
 State = Literal["honoured", "deferred", "refused"]
@@ -72,7 +72,7 @@ ROUTES = (
     Route("POST", ("/v1/streams/lookup",), streams.lookup_streams),
     Route("GET", ("/lora-adapters",), operations.lora_adapters, note="none can be loaded yet"),
     Route("POST", ("/lora-adapters",), operations.set_lora_adapters, note="none can be loaded yet"),
-    Route("POST", ("/infill",), deferred, "deferred", "fill-in-the-middle"),
+    Route("POST", ("/infill",), infill.infill),
     Route("POST", ("/responses", "/v1/responses"), deferred, "deferred", "OpenAI's responses"),
     Route(
         "POST",
