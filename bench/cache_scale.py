@@ -34,9 +34,7 @@ class Trie:
         self.trie = PrefixTrie(None)
 
     def insert(self, tokens: list[int]) -> None:
-        self.trie.insert(
-            BASE_IDENTITY, tokens, lambda n: n * TOKEN_BYTES, lambda a, b: KVSpan((arrays(b - a),))
-        )
+        self.trie.insert(BASE_IDENTITY, tokens, lambda n: n * TOKEN_BYTES, span)
 
     def lookup(self, tokens: list[int]) -> int:
         return self.trie.match(BASE_IDENTITY, tokens).n
@@ -65,6 +63,11 @@ class Lru:
     @property
     def nbytes(self) -> int:
         return int(self.cache.nbytes)
+
+
+def span(start: int, end: int) -> KVSpan:
+    keys, values = arrays(end - start)
+    return KVSpan((((keys,), (values,)),))
 
 
 def arrays(n: int) -> tuple[mx.array, mx.array]:

@@ -14,7 +14,8 @@ from mlxserver.engine.mover import Mover
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.slot_actions import SlotActions
-from mlxserver.kv.slot_states import SlotStates, kv_dtype
+from mlxserver.kv.kv_type import KV_TYPES
+from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.caches import cache_maker
 from mlxserver.models.model import Model
@@ -57,7 +58,7 @@ class Assembly:
 
     def _states(self) -> SlotStates:
         config = self._config
-        types = kv_dtype(config.cache_type_k), kv_dtype(config.cache_type_v)
+        types = KV_TYPES[config.cache_type_k], KV_TYPES[config.cache_type_v]
         return SlotStates(self._make_cache, config.n_slots, *types)
 
     def _logits(self) -> mx.array:

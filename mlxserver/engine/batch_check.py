@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
 
 PROMPTS = ((1, 2, 3, 4, 5), (3, 1, 2))
@@ -31,7 +32,7 @@ def rows_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
 
 def _logits(module: Any, make_cache: Callable[[], list[Any]], prompts: list[tuple[int, ...]]) -> mx.array:
     """(B, n_vocab) after each prompt, its last token decoded as a row of the batch."""
-    states = SlotStates(make_cache, len(prompts), mx.float32, mx.float32)
+    states = SlotStates(make_cache, len(prompts), KV_TYPES["f32"], KV_TYPES["f32"])
     for slot, prompt in enumerate(prompts):
         module(mx.array([prompt[:-1]]), cache=states.prompt_chunk(slot, len(prompt) - 1))
     order = states.arrange(range(len(prompts)))

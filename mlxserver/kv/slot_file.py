@@ -7,6 +7,7 @@ or is damaged, is refused before anything is changed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import tempfile
@@ -18,9 +19,10 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.kv_type import Parts
 from mlxserver.kv.spans import KVSnapshot, KVSpan
 
-FORMAT = "mlxserver-slot-1"
+FORMAT = "mlxserver-slot-2"
 
 
 class SlotFileError(Exception):
@@ -47,8 +49,9 @@ def write_slot_file(
 ) -> int:
     """Write atomically, for the owner only; the bytes written. ``model`` names model and KV types."""
     arrays: dict[str, mx.array] = {}
-    for i, (keys, values) in enumerate(span.layers):
-        arrays[f"{i}.keys"], arrays[f"{i}.values"] = keys, values
+    for i, layer in enumerate(span.layers):
+        for kind, parts in zip(("keys", "values"), layer, strict=True):
+            arrays |= {f"{i}.{kind}.{j}": part for j, part in enumerate(parts)}
     states = [
         _plain(cache.state, f"state.{i}", arrays)
         for i, cache in enumerate(snapshot.caches if snapshot else ())
@@ -96,10 +99,16 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
     if header.get("format") != FORMAT or header.get("model") != model:
         raise SlotFileError("the file belongs to another model or other KV types")
     identity = CacheIdentity(tuple((int(i), float(s)) for i, s in header["adapters"]), header["tenant"])
-    n_layers = sum(name.endswith(".keys") for name in arrays)
-    span = KVSpan(tuple((arrays[f"{i}.keys"], arrays[f"{i}.values"]) for i in range(n_layers)))
+    n_layers = sum(name.endswith(".keys.0") for name in arrays)
+    layers = ((_parts(arrays, f"{i}.keys"), _parts(arrays, f"{i}.values")) for i in range(n_layers))
     states = tuple(_restored(state, arrays) for state in header["states"])
-    return SlotFile(tuple(header["tokens"]), identity, span, states)
+    return SlotFile(tuple(header["tokens"]), identity, KVSpan(tuple(layers)), states)
+
+
+def _parts(arrays: Mapping[str, mx.array], name: str) -> Parts:
+    """The arrays ``name.0``, ``name.1``, ... as far as there are some."""
+    names = itertools.takewhile(arrays.__contains__, (f"{name}.{j}" for j in itertools.count()))
+    return tuple(arrays[each] for each in names)
 
 
 def _plain(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:

@@ -6,10 +6,13 @@ rewound by changing an integer; nothing is padded and nothing moves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
+
+from mlxserver.kv.kv_type import KVType, Parts
 
 GROWTH = 256
 """Columns by which a buffer grows at least."""
@@ -66,64 +69,79 @@ class RowBlock:
 
 
 class SlotKV:
-    """Buffers (rows, heads, columns, head_dim) in the KV types; keys and values may differ in width.
+    """Buffers (rows, heads, columns, width) for the parts of keys and of values, which may differ in width.
 
     ``n_columns`` of a buffer is the same for all rows: it grows with the longest one.
     """
 
-    def __init__(self, key_type: mx.Dtype, value_type: mx.Dtype) -> None:
+    def __init__(self, key_type: KVType, value_type: KVType) -> None:
         self.key_type = key_type
         self.value_type = value_type
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.keys: Parts = ()
+        self.values: Parts = ()
 
-    def reserve(self, n_rows: int, n_columns: int, keys: mx.array, values: mx.array) -> None:
-        """Grow to ``n_rows`` x ``n_columns`` for tokens of the shapes of ``keys`` and ``values``."""
-        self.keys = _grown(self.keys, n_rows, n_columns, keys, self.key_type)
-        self.values = _grown(self.values, n_rows, n_columns, values, self.value_type)
+    def reserve(self, n_rows: int, n_columns: int, keys: Parts, values: Parts) -> None:
+        """Grow to ``n_rows`` x ``n_columns`` for tokens shaped and typed like ``keys`` and ``values``."""
+        self.keys = _grown(self.keys, n_rows, n_columns, keys)
+        self.values = _grown(self.values, n_rows, n_columns, values)
 
-    def read(self, row: int, start: int, end: int) -> tuple[mx.array, mx.array]:
-        """A copy of a row's tokens ``[start, end)``: keys and values (1, heads, end - start, head_dim)."""
-        assert self.keys is not None and self.values is not None
+    def read(self, row: int, start: int, end: int) -> tuple[Parts, Parts]:
+        """A copy of a row's tokens ``[start, end)``: the parts of keys and values, (1, heads, n, width)."""
         place = (slice(row, row + 1), slice(None), slice(start, end))
-        return mx.contiguous(self.keys[place]), mx.contiguous(self.values[place])
+        keys = tuple(mx.contiguous(buffer[place]) for buffer in self.keys)
+        return keys, tuple(mx.contiguous(buffer[place]) for buffer in self.values)
 
-    def write(self, row: int, start: int, keys: mx.array, values: mx.array) -> None:
-        """Put tokens in a row from column ``start`` on; ``keys`` and ``values`` must be evaluated."""
-        end = start + keys.shape[2]
+    def write(self, row: int, start: int, keys: Parts, values: Parts) -> None:
+        """Put tokens in a row from column ``start`` on; no part may be a pending view of a buffer."""
+        end = start + keys[0].shape[2]
         self.reserve(row + 1, end, keys, values)
-        assert self.keys is not None and self.values is not None
-        self.keys[row : row + 1, :, start:end] = keys
-        self.values[row : row + 1, :, start:end] = values
+        for buffer, part in self._pairs(keys, values):
+            buffer[row : row + 1, :, start:end] = part
 
-    def fits(self, keys: mx.array, values: mx.array, n: int) -> bool:
-        """Whether ``n`` tokens could be written to a row."""
-        pairs = ((keys, self.keys, self.key_type), (values, self.values, self.value_type))
-        return all(
-            array.ndim == 4
-            and array.dtype == dtype
-            and (array.shape[0], array.shape[2]) == (1, n)
-            and (buffer is None or (array.shape[1], array.shape[3]) == (buffer.shape[1], buffer.shape[3]))
-            for array, buffer, dtype in pairs
+    def write_rows(self, block: RowBlock, keys: Parts, values: Parts) -> None:
+        """Put one token (B, heads, 1, width) in each row of a block."""
+        self.reserve(block.hi, block.end, keys, values)
+        for buffer, part in self._pairs(keys, values):
+            buffer[block.rows, :, block.offsets] = part[:, :, 0]
+
+    def decode(
+        self, rows: slice, end: int, key_dtype: mx.Dtype, value_dtype: mx.Dtype
+    ) -> tuple[mx.array, mx.array]:
+        """The keys and values of the rows' first ``end`` tokens, (rows, heads, end, head_dim)."""
+        place = (rows, slice(None), slice(end))
+        return (
+            self.key_type.decode([buffer[place] for buffer in self.keys], key_dtype),
+            self.value_type.decode([buffer[place] for buffer in self.values], value_dtype),
+        )
+
+    def fits(self, keys: Parts, values: Parts, n: int) -> bool:
+        """Whether these parts are ``n`` tokens that could be written to a row."""
+        return (
+            all(part.ndim == 4 and (part.shape[0], part.shape[2]) == (1, n) for part in (*keys, *values))
+            and (self.key_type.holds(keys) and self.value_type.holds(values))
+            and all(
+                (part.shape[1], part.shape[3]) == (buffer.shape[1], buffer.shape[3])
+                for buffer, part in self._pairs(keys, values)
+            )
         )
 
     def swap(self, a: int, b: int, n_a: int, n_b: int) -> None:
         """Exchange two rows that hold ``n_a`` and ``n_b`` tokens."""
-        if self.keys is None or self.values is None:
+        if not self.keys:
             return
         self.reserve(max(a, b) + 1, max(n_a, n_b, 1), self.keys, self.values)
-        held = [
-            mx.contiguous(buffer[row : row + 1, :, :n])
-            for buffer in (self.keys, self.values)
-            for row, n in ((a, n_a), (b, n_b))
-        ]
+        held = self.read(a, 0, n_a), self.read(b, 0, n_b)
         mx.eval(held)
-        self.keys[b : b + 1, :, :n_a], self.keys[a : a + 1, :, :n_b] = held[0], held[1]
-        self.values[b : b + 1, :, :n_a], self.values[a : a + 1, :, :n_b] = held[2], held[3]
+        self.write(b, 0, *held[0])
+        self.write(a, 0, *held[1])
+
+    def _pairs(self, keys: Parts, values: Parts) -> Iterator[tuple[mx.array, mx.array]]:
+        """Each buffer with the part that belongs in it; nothing before the first token."""
+        return zip(self.arrays, (*keys, *values), strict=False)
 
     @property
     def arrays(self) -> list[mx.array]:
-        return [array for array in (self.keys, self.values) if array is not None]
+        return [*self.keys, *self.values]
 
 
 class RowView:
@@ -136,16 +154,9 @@ class RowView:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         layer, span = self._layer, self._span
-        layer.reserve(span.row + 1, span.end, keys, values)
-        assert layer.keys is not None and layer.values is not None
-        row = slice(span.row, span.row + 1)
-        layer.keys[row, :, span.start : span.end] = keys.astype(layer.key_type)
-        layer.values[row, :, span.start : span.end] = values.astype(layer.value_type)
+        layer.write(span.row, span.start, layer.key_type.encode(keys), layer.value_type.encode(values))
         self.offset = span.end
-        return (
-            layer.keys[row, :, : span.end].astype(keys.dtype),
-            layer.values[row, :, : span.end].astype(values.dtype),
-        )
+        return layer.decode(slice(span.row, span.row + 1), span.end, keys.dtype, values.dtype)
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
         from mlx_lm.models.cache import create_attention_mask
@@ -163,15 +174,8 @@ class BlockView:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         layer, block = self._layer, self._block
-        layer.reserve(block.hi, block.end, keys, values)
-        assert layer.keys is not None and layer.values is not None
-        layer.keys[block.rows, :, block.offsets] = keys[:, :, 0].astype(layer.key_type)
-        layer.values[block.rows, :, block.offsets] = values[:, :, 0].astype(layer.value_type)
-        rows = slice(block.lo, block.hi)
-        return (
-            layer.keys[rows, :, : block.end].astype(keys.dtype),
-            layer.values[rows, :, : block.end].astype(values.dtype),
-        )
+        layer.write_rows(block, layer.key_type.encode(keys), layer.value_type.encode(values))
+        return layer.decode(slice(block.lo, block.hi), block.end, keys.dtype, values.dtype)
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
@@ -179,18 +183,24 @@ class BlockView:
         return self._block.mask(window_size)
 
 
-def _grown(buffer: mx.array | None, n_rows: int, n_columns: int, like: mx.array, dtype: mx.Dtype) -> mx.array:
-    if buffer is None:
+def _grown(buffers: Parts, n_rows: int, n_columns: int, like: Parts) -> Parts:
+    if not buffers:
         columns = -(-n_columns // GROWTH) * GROWTH
-        return mx.zeros((n_rows, like.shape[1], columns, like.shape[3]), dtype=dtype)
-    rows, heads, columns, width = buffer.shape
+        return tuple(_empty(part, n_rows, columns) for part in like)
+    return tuple(_larger(buffer, n_rows, n_columns) for buffer in buffers)
+
+
+def _larger(buffer: mx.array, n_rows: int, n_columns: int) -> mx.array:
+    rows, _, columns, _ = buffer.shape
     if n_rows > rows:
-        more = mx.zeros((n_rows - rows, heads, columns, width), dtype=dtype)
-        buffer = mx.concatenate([buffer, more], axis=0)
+        buffer = mx.concatenate([buffer, _empty(buffer, n_rows - rows, columns)], axis=0)
     if n_columns > columns:
         # a quarter more than before at least, so that a long generation copies its buffer seldom
         wanted = max(n_columns, columns + columns // 4)
         extra = -(-wanted // GROWTH) * GROWTH - columns
-        more = mx.zeros((buffer.shape[0], heads, extra, width), dtype=dtype)
-        buffer = mx.concatenate([buffer, more], axis=2)
+        buffer = mx.concatenate([buffer, _empty(buffer, buffer.shape[0], extra)], axis=2)
     return buffer
+
+
+def _empty(like: mx.array, n_rows: int, n_columns: int) -> mx.array:
+    return mx.zeros((n_rows, like.shape[1], n_columns, like.shape[3]), dtype=like.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
+from mlxserver.kv.kv_type import KVType
 from mlxserver.kv.slot_kv import BlockView, RowBlock, RowSpan, RowView, SlotKV
 from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
 
@@ -22,7 +23,7 @@ class SlotStates:
     """
 
     def __init__(
-        self, make_cache: Callable[[], list[Any]], n_slots: int, key_type: mx.Dtype, value_type: mx.Dtype
+        self, make_cache: Callable[[], list[Any]], n_slots: int, key_type: KVType, value_type: KVType
     ) -> None:
         caches = make_cache()
         self._layers = [
@@ -194,13 +195,8 @@ class SlotStates:
         self._row[slot_a], self._row[slot_b] = b, a
 
 
-def kv_dtype(name: str) -> mx.Dtype:
-    """The array type of a KV type of llama.cpp. Raises KeyError for the quantised ones."""
-    return {"f32": mx.float32, "f16": mx.float16, "bf16": mx.bfloat16}[name]
-
-
 def _layer(
-    cache: Any, index: int, make_cache: Callable[[], list[Any]], key_type: mx.Dtype, value_type: mx.Dtype
+    cache: Any, index: int, make_cache: Callable[[], list[Any]], key_type: KVType, value_type: KVType
 ) -> Layer:
     from mlx_lm.models.cache import KVCache
 

@@ -9,31 +9,31 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxserver.kv.kv_type import Parts
+
 
 @dataclass(frozen=True)
 class KVSpan:
-    """``layers``: (keys, values) of each plain attention layer, (1, heads, n, head_dim) in the KV types."""
+    """``layers``: the parts of keys and of values of each plain attention layer, (1, heads, n, width) each,
+    held as the KV types say."""
 
-    layers: tuple[tuple[mx.array, mx.array], ...]
+    layers: tuple[tuple[Parts, Parts], ...]
 
     @property
     def n(self) -> int:
         """Tokens; 0 for a model without plain layers."""
-        return self.layers[0][0].shape[2] if self.layers else 0
+        return self.layers[0][0][0].shape[2] if self.layers else 0
 
     @cached_property
     def nbytes(self) -> int:
-        return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
+        return sum(part.nbytes for keys, values in self.layers for part in (*keys, *values))
 
     def split(self, n: int) -> tuple[KVSpan, KVSpan]:
         return self.part(slice(None, n)), self.part(slice(n, None))
 
     def part(self, columns: slice) -> KVSpan:
         """Some of the tokens, in memory of their own."""
-        layers = tuple(
-            (mx.contiguous(keys[:, :, columns]), mx.contiguous(values[:, :, columns]))
-            for keys, values in self.layers
-        )
+        layers = tuple((_cut(keys, columns), _cut(values, columns)) for keys, values in self.layers)
         mx.eval(layers)
         return KVSpan(layers)
 
@@ -49,6 +49,10 @@ class KVSnapshot:
         return sum(cache.nbytes for cache in self.caches)
 
 
+def _cut(parts: Parts, columns: slice) -> Parts:
+    return tuple(mx.contiguous(part[:, :, columns]) for part in parts)
+
+
 def bytes_per_token(buffers: Sequence[mx.array]) -> int:
-    """What one token of buffers (rows, heads, columns, head_dim) takes."""
+    """What one token of buffers (rows, heads, columns, width) takes."""
     return sum(buffer.shape[1] * buffer.shape[3] * buffer.dtype.size for buffer in buffers)

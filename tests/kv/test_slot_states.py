@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.caches import cache_maker
 from tests.models import tiny
@@ -22,6 +23,7 @@ KINDS = [
     "falcon_h1",
     "deepseek_v3",
 ]
+F32 = KV_TYPES["f32"]
 PLAIN = ["llama", "qwen3", "deepseek_v3"]
 PROMPTS = [
     [5, 17, 200, 33, 8],
@@ -36,7 +38,7 @@ class Decoder:
 
     def __init__(self, module: Any, n_slots: int) -> None:
         self.module = module
-        self.states = SlotStates(cache_maker(module), n_slots, mx.float32, mx.float32)
+        self.states = SlotStates(cache_maker(module), n_slots, F32, F32)
         self.last: dict[int, int] = {}
 
     def start(self, slot: int, prompt: list[int], chunk: int = 512) -> None:
@@ -158,7 +160,7 @@ def test_window_can_be_cut_before_it_wraps_only(kind: str) -> None:
 
 def test_16_bit_types_are_stored_as_such() -> None:
     module = tiny.llama()
-    states = SlotStates(cache_maker(module), 1, mx.float16, mx.bfloat16)
+    states = SlotStates(cache_maker(module), 1, KV_TYPES["f16"], KV_TYPES["bf16"])
     module(mx.array([[1, 2, 3]]), cache=states.prompt_chunk(0, 3))
     assert {array.dtype for array in states.arrays()} == {mx.float16, mx.bfloat16}
 
@@ -175,7 +177,7 @@ def test_buffers_grow_with_the_longest_slot() -> None:
 
 def test_a_slot_is_never_longer_than_what_it_holds() -> None:
     module = tiny.llama()
-    states = SlotStates(cache_maker(module), 2, mx.float32, mx.float32)
+    states = SlotStates(cache_maker(module), 2, F32, F32)
     module(mx.array([[1, 2, 3]]), cache=states.prompt_chunk(0, 3))
     span = states.read_span(0, 0, 3)
     with pytest.raises(ValueError, match="holds 3 tokens"):
@@ -207,7 +209,7 @@ def test_full_windows_can_be_cut_anywhere(kind: str) -> None:
     """``--swa-full``: all tokens are kept and the mask hides those outside the window."""
     module = getattr(tiny, kind)()
     decoder = Decoder(module, 2)
-    decoder.states = SlotStates(cache_maker(module, swa_full=True), 2, mx.float32, mx.float32)
+    decoder.states = SlotStates(cache_maker(module, swa_full=True), 2, F32, F32)
     assert decoder.states.is_plain
     long = [(7 * i) % 250 for i in range(3 * tiny.WINDOW)]
     decoder.start(0, long)
