@@ -8,6 +8,7 @@ from typing import Any
 
 from mlxserver.api.completion_json import native_result, partial_probs
 from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.errors import ApiError
 from mlxserver.api.generation import Began, Delta, Progress, Result, Update
 from mlxserver.api.prob_json import prob_entries
 from mlxserver.api.response_ids import BUILD_INFO, completion_id
@@ -38,6 +39,9 @@ class ChatDialect:
                 return self._last_chunks(update)
             case _:
                 return self._chunks(update)
+
+    def error(self, error: ApiError) -> Any:
+        return error.body()
 
     def answer(self, results: list[Result]) -> Any:
         """All choices in the object of the first result, which also gives the usage and the timings."""

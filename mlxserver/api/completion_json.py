@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.errors import ApiError
 from mlxserver.api.generation import Began, Delta, Progress, Result, Update
 from mlxserver.api.generation_settings import generation_settings
 from mlxserver.api.prob_json import prob_entries
@@ -32,6 +33,9 @@ class NativeDialect:
             case _:
                 return [native_partial(update)]
 
+    def error(self, error: ApiError) -> Any:
+        return error.body()
+
     def answer(self, results: list[Result]) -> Any:
         answers = [native_result(result, self._model_name) for result in results]
         return answers if len(answers) > 1 else answers[0]
@@ -55,6 +59,9 @@ class OpenAiCompletionDialect:
                 return [self._result(update)]
             case _:
                 return [self._partial(update)]
+
+    def error(self, error: ApiError) -> Any:
+        return error.body()
 
     def answer(self, results: list[Result]) -> Any:
         """All choices in the object of the first result, which also gives the usage and the timings."""

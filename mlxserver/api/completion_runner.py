@@ -22,10 +22,11 @@ from mlxserver.api.completion_schema import read_completion_request
 from mlxserver.api.errors import ApiError, invalid_request, server_error
 from mlxserver.api.generation import Dialect, Result, Update
 from mlxserver.api.generation_settings import generation_settings, short_settings
-from mlxserver.api.json_body import dump_json, type_name
+from mlxserver.api.json_body import type_name
 from mlxserver.api.json_response import json_response
 from mlxserver.api.prompts import check_tokens, tokenize_prompts
 from mlxserver.api.sse import event_stream
+from mlxserver.api.sse_frame import frame, text_frame
 from mlxserver.api.state import ServerState
 from mlxserver.engine.task import Event, Task
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
@@ -133,28 +134,28 @@ async def _stream(
 
 async def _events(
     first: list[Update], updates: AsyncGenerator[list[Update]], dialect: Dialect
-) -> AsyncGenerator[str]:
-    """The data of every event; an error ends them with an event of its own."""
+) -> AsyncGenerator[bytes]:
+    """Every event as it is sent; an error ends them with an event of its own."""
     try:
         async with aclosing(updates):
-            for data in _data(first, dialect):
+            for data in _frames(first, dialect):
                 yield data
             async for batch in updates:
-                for data in _data(batch, dialect):
+                for data in _frames(batch, dialect):
                     yield data
     except ApiError as error:
-        yield dump_json(error.body())
+        yield frame(dialect.error(error))
         return
     except Exception as error:
         log.exception("a stream failed")
-        yield dump_json(server_error(str(error)).body())
+        yield frame(dialect.error(server_error(str(error))))
         return
     if dialect.done is not None:
-        yield dialect.done
+        yield text_frame(dialect.done)
 
 
-def _data(batch: list[Update], dialect: Dialect) -> list[str]:
-    return [dump_json(event) for update in batch for event in dialect.events(update)]
+def _frames(batch: list[Update], dialect: Dialect) -> list[bytes]:
+    return [frame(event) for update in batch for event in dialect.events(update)]
 
 
 async def unless_disconnected(request: Request, work: Awaitable[T]) -> T | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.errors import ApiError
 from mlxserver.chat.text_stream import StopType
 
 
@@ -143,7 +144,11 @@ class Dialect(Protocol):
         ...
 
     def events(self, update: Update) -> list[Any]:
-        """The JSON values of the stream events for ``update``, in order; often none or one."""
+        """The stream events for ``update``, in order, often none or one: JSON values or ``NamedEvent``s."""
+        ...
+
+    def error(self, error: ApiError) -> Any:
+        """The last event of a stream that fails."""
         ...
 
     def answer(self, results: list[Result]) -> Any:

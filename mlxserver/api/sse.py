@@ -15,27 +15,23 @@ from mlxserver.api.state import ServerState
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
-def event_stream(request: Request, events: AsyncGenerator[str], ping_interval: int) -> Response:
-    """Each string is the data of one event. A client that goes away closes ``events``.
+def event_stream(request: Request, events: AsyncGenerator[bytes], ping_interval: int) -> Response:
+    """``events`` are sent as they are. A client that goes away closes them.
 
     With an ``X-Conversation-Id`` they go on without it, and can be read again (``/v1/stream``).
     ``ping_interval``: seconds of silence after which a comment is sent; none for 0 and below.
     """
     conversation_id = request.headers.get("x-conversation-id")
     if not conversation_id:
-        return _response(events, ping_interval)
+        return raw_stream(events, ping_interval)
     state: ServerState = request.scope["server_state"]
     return raw_stream(state.streams.open(conversation_id, events).read(0), ping_interval)
 
 
 def raw_stream(data: AsyncGenerator[bytes], ping_interval: int = 0) -> Response:
     """``data`` holds events as they are sent."""
-    return _response(data, ping_interval)
-
-
-def _response(content: AsyncGenerator[str] | AsyncGenerator[bytes], ping_interval: int) -> Response:
     return EventSourceResponse(
-        content,
+        data,
         ping=max(ping_interval, 0),
         ping_message_factory=lambda: ServerSentEvent(comment="", sep="\n"),
         sep="\n",

@@ -35,7 +35,7 @@ class ReplayStream:
         """Bytes ever written."""
         return self.n_dropped + len(self._kept)
 
-    def record(self, events: AsyncGenerator[str]) -> None:
+    def record(self, events: AsyncGenerator[bytes]) -> None:
         """Writes ``events`` until they end, whether or not anyone reads."""
         self._writer = asyncio.create_task(self._write(events))
 
@@ -71,11 +71,11 @@ class ReplayStream:
             else:
                 await changed.wait()
 
-    async def _write(self, events: AsyncGenerator[str]) -> None:
+    async def _write(self, events: AsyncGenerator[bytes]) -> None:
         try:
             async with aclosing(events):
                 async for data in events:
-                    self.append(f"data: {data}\n\n".encode())
+                    self.append(data)
         finally:
             self.finish()
 
@@ -90,7 +90,7 @@ class StreamRegistry:
     def __init__(self) -> None:
         self._streams: dict[str, ReplayStream] = {}
 
-    def open(self, conversation_id: str, events: AsyncGenerator[str]) -> ReplayStream:
+    def open(self, conversation_id: str, events: AsyncGenerator[bytes]) -> ReplayStream:
         """Starts recording ``events``; an earlier stream of the conversation is stopped."""
         self._forget_old()
         self.stop(conversation_id)

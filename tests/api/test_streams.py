@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from mlxserver.api import stream_replay
+from mlxserver.api.sse_frame import text_frame
 from mlxserver.api.state import ServerState
 from mlxserver.api.stream_replay import ReplayStream, StreamRegistry
 from tests.api.fake_engine import EOS, FakeEngine
@@ -93,9 +94,9 @@ class TestRoutes:
         assert served().post("/v1/streams/lookup", json={"conversation_ids": "x"}).json() == []
 
 
-async def numbers(*data: str) -> AsyncGenerator[str]:
+async def numbers(*data: str) -> AsyncGenerator[bytes]:
     for item in data:
-        yield item
+        yield text_frame(item)
         await asyncio.sleep(0)
 
 
@@ -103,10 +104,10 @@ async def read(stream: ReplayStream, offset: int = 0) -> bytes:
     return b"".join([chunk async for chunk in stream.read(offset)])
 
 
-async def forever(closed: list[bool]) -> AsyncGenerator[str]:
+async def forever(closed: list[bool]) -> AsyncGenerator[bytes]:
     try:
         while True:
-            yield "x"
+            yield b"x"
             await asyncio.sleep(0)
     finally:
         closed.append(True)
