@@ -1,0 +1,148 @@
+"""Calls that are JSON objects with a name and arguments, between marks or bare.
+
+Hermes, Qwen 2.5 and 3, Llama 3, older Mistral, Command R, Granite and many others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from mlxserver.chat.formats.calls import Sink, Tools
+from mlxserver.chat.formats.json_text import read_string, read_value
+from mlxserver.chat.formats.scanner import Scanner
+
+NAME_KEYS = ("name", "tool_name", "function_name")
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
+ID_KEYS = ("id", "tool_call_id", "call_id")
+
+
+class BrokenCall(Exception):
+    """What stands where a call should is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls:
+    """``{"name": ..., "arguments": ...}`` between ``start`` and ``end``, several with or without a list."""
+
+    start: str
+    end: str = ""
+
+    def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
+        while (yield from scanner.until((self.start,), sink.content)) is not None:
+            yield from self._section(scanner, sink)
+
+    def _section(self, scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
+        """What stands between the marks; where that is no call it is text."""
+        scanner.mark()
+        num_before = sink.num_calls
+        try:
+            yield from read_calls(scanner, sink)
+        except BrokenCall:
+            if sink.num_calls == num_before:
+                sink.content(self.start + scanner.since_mark())
+                return
+        if self.end:
+            yield from scanner.space()
+            yield from scanner.literal(self.end)
+        yield from scanner.space()
+
+
+def read_calls(scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
+    """One call, or a list of them, or several with commas or space between. Raises ``BrokenCall``."""
+    yield from scanner.space()
+    in_list = yield from scanner.literal("[")
+    while True:
+        yield from scanner.space()
+        yield from read_call(scanner, sink)
+        yield from scanner.space()
+        if not (yield from scanner.literal(",")) and (yield from scanner.peek()) != "{":
+            break
+    if in_list:
+        yield from scanner.literal("]")
+
+
+def read_call(scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
+    """One object. Raises ``BrokenCall`` where it is none or names no function."""
+    call = _Call(scanner, sink)
+    yield from call.read_object()
+    call.close()
+
+
+class _Call:
+    """A call whose keys may come in any order; arguments are passed on once the name is known."""
+
+    def __init__(self, scanner: Scanner, sink: Sink) -> None:
+        self._scanner = scanner
+        self._sink = sink
+        self._name = ""
+        self._id = ""
+        self._early: list[str] = []
+        self._has_begun = False
+        self._is_cut = False
+
+    def read_object(self) -> Generator[None, None, None]:
+        scanner = self._scanner
+        if not (yield from scanner.literal("{")):
+            raise BrokenCall
+        while True:
+            yield from scanner.space()
+            if (yield from scanner.literal("}")):
+                return
+            key = yield from read_string(scanner)
+            yield from scanner.space()
+            if key is None or not (yield from scanner.literal(":")):
+                break
+            yield from scanner.space()
+            yield from self._value(key)
+            yield from scanner.space()
+            yield from scanner.literal(",")
+            if self._is_cut:
+                return
+        if not scanner.has_ended:
+            raise BrokenCall
+        self._is_cut = True
+
+    def _value(self, key: str) -> Generator[None, None, None]:
+        first = yield from self._scanner.peek()
+        if key in NAME_KEYS or (key in ("function", "tool") and first == '"'):
+            self._name = (yield from self._string()) or self._name
+        elif key in ("function", "tool") and first == "{":
+            yield from self.read_object()
+        elif key in ARGUMENT_KEYS:
+            yield from self._arguments(first)
+        elif key in ID_KEYS and first == '"':
+            self._id = (yield from self._string()) or self._id
+        else:
+            self._is_cut |= not (yield from read_value(self._scanner, lambda text: None))
+
+    def _string(self) -> Generator[None, None, str | None]:
+        text = yield from read_string(self._scanner)
+        self._is_cut |= text is None and self._scanner.has_ended
+        return text
+
+    def _arguments(self, first: str) -> Generator[None, None, None]:
+        if first == '"':
+            self._put((yield from self._string()) or "")
+        else:
+            self._is_cut |= not (yield from read_value(self._scanner, self._put))
+
+    def _put(self, text: str) -> None:
+        if not self._name:
+            self._early.append(text)
+            return
+        self._begin()
+        self._sink.arguments(text)
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._sink.begin_call(self._name, self._id)
+
+    def close(self) -> None:
+        """Begins a call whose arguments never came, or came before its name."""
+        if not self._name:
+            raise BrokenCall
+        if not self._has_begun:
+            self._begin()
+            self._sink.arguments("".join(self._early) or "{" + "}" * (not self._is_cut))
