@@ -9,12 +9,12 @@ from functools import cached_property
 import mlx.core as mx
 
 from mlxserver.engine.batch_check import rows_agree
+from mlxserver.engine.cache_types import cache_types
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.slot_actions import SlotActions
-from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.caches import cache_maker
@@ -34,10 +34,13 @@ class Parts:
 
 
 class Assembly:
+    """Raises ModelError where the model cannot be served as the options ask."""
+
     def __init__(self, model: Model, config: EngineConfig) -> None:
         self._model = model
         self._config = config
         self._make_cache = cache_maker(model.module, config.swa_full)
+        self._types = cache_types(model.module, self._make_cache, config)
 
     def build(self) -> Parts:
         """Empty slots, an empty trie."""
@@ -57,9 +60,7 @@ class Assembly:
         return self.build()
 
     def _states(self) -> SlotStates:
-        config = self._config
-        types = KV_TYPES[config.cache_type_k], KV_TYPES[config.cache_type_v]
-        return SlotStates(self._make_cache, config.n_slots, *types)
+        return SlotStates(self._make_cache, self._config.n_slots, *self._types)
 
     def _logits(self) -> mx.array:
         logits: mx.array = self._model.module(mx.array([[0]]))

@@ -24,6 +24,8 @@ class EngineConfig:
     slot_prompt_similarity: float
     cache_type_k: str
     cache_type_v: str
+    flash_attn: bool = True
+    """Only asked where values are quantised; MLX's attention is always fused."""
     warmup: bool = True
     cache_ram: int = 8192
     """MiB of state stored beyond the slots; 0 stores nothing, negative is without bound."""
@@ -51,6 +53,7 @@ class EngineConfig:
             slot_prompt_similarity=options.slot_prompt_similarity,
             cache_type_k=options.cache_type_k,
             cache_type_v=options.cache_type_v,
+            flash_attn=options.flash_attn != "off",
             warmup=options.warmup,
             cache_ram=options.cache_ram,
             cache_idle_slots=options.cache_idle_slots,

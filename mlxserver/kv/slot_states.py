@@ -31,6 +31,12 @@ class SlotStates:
         ]
         self._plain = [layer for layer in self._layers if isinstance(layer, SlotKV)]
         self._uncut = [layer for layer in self._layers if isinstance(layer, BatchedState)]
+        self.uncut = [
+            type(cache).__name__
+            for cache, layer in zip(caches, self._layers, strict=True)
+            if isinstance(layer, BatchedState)
+        ]
+        """Names of the cache classes of the layers that are no plain attention, one a layer."""
         self._row = list(range(n_slots - 1, -1, -1))  # fresh slots are taken last first; rows from the front
         self._length = [0] * n_slots
         self.alone = [name for cache in caches if (name := _cannot_batch(cache))]
@@ -86,6 +92,12 @@ class SlotStates:
     def bytes_per_token(self) -> int:
         """Of the plain layers together; 0 before the first token."""
         return bytes_per_token([array for layer in self._plain for array in layer.arrays])
+
+    @property
+    def widths(self) -> list[tuple[int, int]]:
+        """(of keys, of values) of the first part of each plain layer that has seen a token."""
+        pairs = ((layer.keys, layer.values) for layer in self._plain if layer.keys)
+        return [(keys[0].shape[3], values[0].shape[3]) for keys, values in pairs]
 
     def read_span(self, slot: int, start: int, end: int) -> KVSpan:
         """A copy of the plain layers' state of the slot's tokens ``[start, end)``.

@@ -36,11 +36,13 @@ def code(texts: Iterable[str]) -> str:
 
 
 def state_cell(row: Row) -> str:
-    notes = [row.reason] if row.reason and not row.deferred_values else []
+    notes = [row.reason] if row.reason and not (row.deferred_values or row.refused_values) else []
     if row.state == "honoured" and (blocked := deferred_parts(row)):
         notes.append(f"refused so far, since it sets {code(blocked)}")
     if row.deferred_values:
         notes.append(f"deferred: {code(map(str, row.deferred_values))}")
+    if row.refused_values:
+        notes.append(f"refused: {code(map(str, row.refused_values))}, {row.reason}")
     return f"**{row.state}**" + (f": {cell('; '.join(notes))}" if notes else "")
 
 

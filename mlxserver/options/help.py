@@ -55,7 +55,8 @@ def state_note(row: Row) -> str:
             return f"(not yet implemented: {row.reason})"
         case "refused":
             return f"(refused: {row.reason})"
-    return f"(not yet implemented: {', '.join(row.deferred_values)})" if row.deferred_values else ""
+    blocked = (("not yet implemented", row.deferred_values), ("refused", row.refused_values))
+    return " ".join(f"({word}: {', '.join(values)})" for word, values in blocked if values)
 
 
 def _help_lines(row: Row) -> Iterator[str]:

@@ -12,8 +12,11 @@ def refusals(builder: Builder) -> Iterator[str]:
     """One line for every used option that this version cannot honour."""
     for row, source in _judged(builder):
         name = _named(row, source)
-        if _has_deferred_value(builder, row):
-            yield f"not yet implemented: {name} {builder.values[row.value_name]} ({row.reason})"
+        value = builder.values[row.value_name]
+        if value in row.deferred_values:
+            yield f"not yet implemented: {name} {value} ({row.reason})"
+        elif value in row.refused_values:
+            yield f"{name} {value} is refused: {row.reason}"
         elif row.state == "deferred" and not _is_harmless(builder, row):
             yield f"not yet implemented: {name} ({row.reason})"
         elif row.state == "refused" and not _is_harmless(builder, row):
@@ -35,10 +38,6 @@ def _named(row: Row, source: str) -> str:
 
 def _judged(builder: Builder) -> Iterator[tuple[Row, str]]:
     return ((rows_by_name()[name], source) for name, source in builder.touched.items())
-
-
-def _has_deferred_value(builder: Builder, row: Row) -> bool:
-    return builder.values[row.value_name] in row.deferred_values
 
 
 def _is_harmless(builder: Builder, row: Row) -> bool:

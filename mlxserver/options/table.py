@@ -33,7 +33,7 @@ class Row:
 
     ``state``: ``honoured``; ``hint`` (accepted, no effect, one warning line); ``refused``; ``deferred``
     (refused as not yet implemented). The latter three let the default and ``accepted_values`` pass;
-    ``deferred_values`` are refused whatever the state is.
+    ``deferred_values`` and ``refused_values`` are refused whatever the state is.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Row:
     state: State
     accepted_values: tuple[Any, ...] = ()
     deferred_values: tuple[Any, ...] = ()
+    refused_values: tuple[Any, ...] = ()
     reason: str = ""
     tests: tuple[str, ...] = ()
     """Where the behaviour is tested, for options whose tests are not those of the parser."""

@@ -50,7 +50,7 @@ def test_help_tells_states() -> None:
     assert "(no effect: " in entry(rows_by_name()["threads"])
     assert "(not yet implemented: LoRA adapters)" in entry(rows_by_name()["lora"])
     assert "(refused: " in entry(rows_by_name()["rpc"])
-    assert "(not yet implemented: q8_0, " in entry(rows_by_name()["cache_type_k"])
+    assert "(refused: iq4_nl)" in entry(rows_by_name()["cache_type_k"])
 
 
 def test_lines_are_wrapped() -> None:

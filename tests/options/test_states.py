@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlxserver.options import Exit, parse_command_line
-from mlxserver.options.table import Row, all_rows
+from mlxserver.options.table import Row, all_rows, rows_by_name
 
 
 def refused(*argv: str, **environ: str) -> list[str]:
@@ -76,12 +76,18 @@ def test_refused_options_name_the_missing_operation() -> None:
     assert refused("--rpc", "h:1") == ["error: --rpc is refused: MLX has no remote tensor backend"]
 
 
-def test_deferred_values_of_honoured_options() -> None:
+def test_deferred_values_of_other_options() -> None:
+    reason = rows_by_name()["device"].reason
+    assert refused("-dev", "none") == [f"error: not yet implemented: -dev none ({reason})"]
+
+
+def test_refused_values_of_honoured_options() -> None:
+    reason = "its codebook is not linear, and MLX quantises linearly"
     for spelling in ("-ctk", "--cache-type-v"):
-        for kind in ("q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"):
-            expected = f"error: not yet implemented: {spelling} {kind} (quantised KV types come later)"
-            assert refused(spelling, kind) == [expected]
-    assert parse_command_line(["-ctk", "f32", "-ctv", "bf16"], {}).cache_type_k == "f32"
+        assert refused(spelling, "iq4_nl") == [f"error: {spelling} iq4_nl is refused: {reason}"]
+    for kind in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"):
+        options = parse_command_line(["-ctk", kind, "-ctv", kind], {})
+        assert (options.cache_type_k, options.cache_type_v) == (kind, kind)
 
 
 @pytest.mark.parametrize(
