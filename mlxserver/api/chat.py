@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,14 +14,13 @@ from mlxserver.api.errors import invalid_request, not_supported
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
 from mlxserver.api.state import ServerState
+from mlxserver.chat.answer_parser import AnswerRules
 from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
 
 
 async def chat_completion(request: Request, state: ServerState) -> Response:
     """OpenAI's chat completions, with every native field as well."""
-    chat = await _read_chat(request, state)
-    if chat.unmet:
-        raise not_supported(f"not yet implemented: {', '.join(chat.unmet)}")
+    chat = read_answerable_chat(await read_json(request), state)
 
     def dialect(wanted: CompletionRequest) -> ChatDialect:
         made = ChatDialect(wanted, state.model_name, chat.prompt.prefill)
@@ -31,15 +32,14 @@ async def chat_completion(request: Request, state: ServerState) -> Response:
 
 async def apply_template(request: Request, state: ServerState) -> Response:
     """The prompt that a chat becomes."""
-    chat = await _read_chat(request, state)
+    chat = read_chat(await read_json(request), state)
     return json_response({"prompt": chat.prompt.text})
 
 
 async def count_input_tokens(request: Request, state: ServerState) -> Response:
     """How many tokens a chat's prompt has, BOS included."""
-    chat = await _read_chat(request, state)
-    tokens = state.model.tokenizer.encode(chat.prompt.text, add_special=True, parse_special=True)
-    return json_response({"input_tokens": len(tokens), "object": "response.input_tokens"})
+    n_tokens = count_tokens(await read_json(request), state)
+    return json_response({"input_tokens": n_tokens, "object": "response.input_tokens"})
 
 
 async def control_chat(request: Request, state: ServerState) -> Response:
@@ -70,5 +70,25 @@ def chat_settings(state: ServerState) -> ChatSettings:
     )
 
 
-async def _read_chat(request: Request, state: ServerState) -> ChatRequest:
-    return parse_chat(await read_json(request), state.template, chat_settings(state))
+def read_chat(body: Any, state: ServerState) -> ChatRequest:
+    """The chat in a body of OpenAI's form. Raises ``ChatError``."""
+    return parse_chat(body, state.template, chat_settings(state))
+
+
+def read_answerable_chat(body: Any, state: ServerState) -> ChatRequest:
+    """The same, refused where its answer would need what is not there yet."""
+    chat = read_chat(body, state)
+    if chat.unmet:
+        raise not_supported(f"not yet implemented: {', '.join(chat.unmet)}")
+    return chat
+
+
+def answer_rules(chat: ChatRequest) -> AnswerRules:
+    """How the answer's text is read."""
+    return AnswerRules(start=chat.prompt.prefill)
+
+
+def count_tokens(body: Any, state: ServerState) -> int:
+    """How many tokens the prompt of the chat in ``body`` has."""
+    prompt = read_chat(body, state).prompt
+    return len(state.model.tokenizer.encode(prompt.text, add_special=True, parse_special=True))

@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mlxserver.api import chat, completions, infill, operations, slot_actions, slots, streams, tokenize
-from mlxserver.api.unavailable import Handler, absent, deferred, disabled_feature, without
+from mlxserver.api import (
+    anthropic,
+    chat,
+    completions,
+    infill,
+    operations,
+    responses,
+    slot_actions,
+    slots,
+    streams,
+    tokenize,
+)
+from mlxserver.api.unavailable import Handler, absent, disabled_feature, without
 
 State = Literal["honoured", "deferred", "refused"]
 
@@ -73,16 +84,10 @@ ROUTES = (
     Route("GET", ("/lora-adapters",), operations.lora_adapters, note="none can be loaded yet"),
     Route("POST", ("/lora-adapters",), operations.set_lora_adapters, note="none can be loaded yet"),
     Route("POST", ("/infill",), infill.infill),
-    Route("POST", ("/responses", "/v1/responses"), deferred, "deferred", "OpenAI's responses"),
-    Route(
-        "POST",
-        ("/responses/input_tokens", "/v1/responses/input_tokens"),
-        deferred,
-        "deferred",
-        "OpenAI's responses",
-    ),
-    Route("POST", ("/v1/messages",), deferred, "deferred", "Anthropic's messages"),
-    Route("POST", ("/v1/messages/count_tokens",), deferred, "deferred", "Anthropic's messages"),
+    Route("POST", ("/responses", "/v1/responses"), responses.create_response),
+    Route("POST", ("/responses/input_tokens", "/v1/responses/input_tokens"), responses.count_input_tokens),
+    Route("POST", ("/v1/messages",), anthropic.create_message),
+    Route("POST", ("/v1/messages/count_tokens",), anthropic.count_input_tokens),
     Route(
         "POST",
         ("/embedding", "/embeddings", "/v1/embeddings"),

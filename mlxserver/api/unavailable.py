@@ -23,10 +23,6 @@ def without(text: str) -> Handler:
     return refuse
 
 
-async def deferred(request: Request, state: ServerState) -> Response:
-    raise not_supported(f"not yet implemented: {request.method} {request.url.path}")
-
-
 async def disabled_feature(request: Request, state: ServerState) -> Response:
     """Tools and the proxy are off unless they are asked for at the start."""
     return json_response({"error": {"message": "this feature is disabled", "type": "feature_disabled"}}, 403)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlxserver.api.routes import ROUTES, Route
-from mlxserver.api.unavailable import absent, deferred
+from mlxserver.api.unavailable import absent
 from tests.api.served import served
 
 MANIFEST = Path(__file__).parents[2] / "compat/llama-server/b10621/routes.json"
@@ -35,9 +35,6 @@ def test_what_is_not_honoured_answers_as_it_says(path: str, route: Route) -> Non
     response = served().post(path.replace("{id_slot}", "0"), json={})
     status = 404 if route.handler is absent else 403 if "403" in route.note else 501
     assert response.status_code == status
-    if route.handler is deferred:
-        error = {"code": 501, "message": f"not yet implemented: POST {path}", "type": "not_supported_error"}
-        assert response.json() == {"error": error}
 
 
 def test_features_that_are_off() -> None:

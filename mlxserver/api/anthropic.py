@@ -1,0 +1,33 @@
+"""``/v1/messages``: Anthropic's chats."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mlxserver.api.anthropic_json import AnthropicDialect
+from mlxserver.api.anthropic_request import chat_body
+from mlxserver.api.chat import answer_rules, count_tokens, read_answerable_chat
+from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.completion_runner import respond
+from mlxserver.api.json_body import read_json
+from mlxserver.api.json_response import json_response
+from mlxserver.api.state import ServerState
+
+
+async def create_message(request: Request, state: ServerState) -> Response:
+    """The next message of a chat."""
+    body = chat_body(await read_json(request))
+    chat = read_answerable_chat(body, state)
+    own_stops = body.get("stop")
+
+    def dialect(wanted: CompletionRequest) -> AnthropicDialect:
+        stop_sequences = wanted.stop if own_stops else ()
+        return AnthropicDialect(answer_rules(chat), state.model_name, stop_sequences)
+
+    return await respond(request, state, chat.fields, dialect)
+
+
+async def count_input_tokens(request: Request, state: ServerState) -> Response:
+    """How many tokens a chat's prompt has."""
+    return json_response({"input_tokens": count_tokens(chat_body(await read_json(request)), state)})

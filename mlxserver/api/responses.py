@@ -1,0 +1,28 @@
+"""``/v1/responses``: OpenAI's newer form of chats, without conversations that the server keeps."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mlxserver.api.chat import answer_rules, count_tokens, read_answerable_chat
+from mlxserver.api.completion_runner import respond
+from mlxserver.api.json_body import read_json
+from mlxserver.api.json_response import json_response
+from mlxserver.api.responses_json import ResponsesDialect
+from mlxserver.api.responses_request import chat_body
+from mlxserver.api.state import ServerState
+
+
+async def create_response(request: Request, state: ServerState) -> Response:
+    """The answer to a list of items, with every native field as well."""
+    chat = read_answerable_chat(chat_body(await read_json(request)), state)
+    return await respond(
+        request, state, chat.fields, lambda wanted: ResponsesDialect(answer_rules(chat), state.model_name)
+    )
+
+
+async def count_input_tokens(request: Request, state: ServerState) -> Response:
+    """How many tokens the prompt of a response has."""
+    n_tokens = count_tokens(chat_body(await read_json(request)), state)
+    return json_response({"input_tokens": n_tokens, "object": "response.input_tokens"})
