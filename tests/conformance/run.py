@@ -15,7 +15,23 @@ import sys
 import time
 from pathlib import Path
 
-AREAS = ("start.*", "ops.*", "sampling.*", "completion.*", "chat.*", "oai.*", "cache.*", "slots.*", "save.*")
+AREAS = tuple(
+    f"{area}.*"
+    for area in (
+        "start",
+        "ops",
+        "sampling",
+        "completion",
+        "chat",
+        "oai",
+        "anthropic",
+        "responses",
+        "infill",
+        "cache",
+        "slots",
+        "save",
+    )
+)
 EXPECTED_FAILURES = Path(__file__).with_name("expected_failures.txt")
 FAILED = re.compile(r"^FAIL (\S+) \[")
 SUMMARY = re.compile(r"^\d+ passed, \d+ failed$")
