@@ -53,6 +53,7 @@ def default_request(options: Any, model: Model) -> CompletionRequest:
         sse_ping_interval=options.sse_ping_interval,
         n_predict=options.n_predict,
         n_keep=options.keep,
+        n_cache_reuse=options.cache_reuse,
         stop=tuple(options.reverse_prompt),
         backend_sampling=options.backend_sampling,
         reasoning_format=options.reasoning_format,

@@ -104,7 +104,6 @@ def _refuse_what_is_missing(request: CompletionRequest, body: dict[str, Any]) ->
     wanted = {
         "json_schema": body.get("json_schema") is not None and "grammar" not in body,
         "grammar": bool(request.grammar),
-        "n_cache_reuse": request.n_cache_reuse > 0,
         "reasoning_budget_tokens": bool(request.reasoning_budget_end_tags)
         and (request.reasoning_budget_tokens >= 0 or request.reasoning_control),
     }

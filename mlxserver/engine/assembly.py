@@ -18,7 +18,9 @@ from mlxserver.engine.slot_actions import SlotActions
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.caches import cache_maker
+from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model
+from mlxserver.models.rotary import Rotation, find_rotations
 from mlxserver.sampling.sampler import Sampler
 
 log = logging.getLogger("mlxserver.srv")
@@ -46,8 +48,9 @@ class Assembly:
         """Empty slots, an empty trie."""
         model, config, tokenizer = self._model, self._config, self._model.tokenizer
         states = self._states()
+        _check_shift(config, states)
         trie = _trie(config)
-        scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie)
+        scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie, adds_bos=tokenizer.add_bos)
         # a padded head is wider than the vocabulary
         sampler = Sampler(self._logits().shape[-1], tokenizer.eog_ids, tokenizer)
         mover = Mover(states, trie)
@@ -60,7 +63,10 @@ class Assembly:
         return self.build()
 
     def _states(self) -> SlotStates:
-        return SlotStates(self._make_cache, self._config.n_slots, *self._types)
+        return SlotStates(self._make_cache, self._config.n_slots, *self._types, self._find_rotations)
+
+    def _find_rotations(self) -> list[Rotation | None]:
+        return find_rotations(self._model.module, self._model.info.n_ctx_train)
 
     def _logits(self) -> mx.array:
         logits: mx.array = self._model.module(mx.array([[0]]))
@@ -77,6 +83,14 @@ class Assembly:
             log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
             return True
         return False
+
+
+def _check_shift(config: EngineConfig, states: SlotStates) -> None:
+    """Raises ModelError where an option needs what the model's state cannot do."""
+    wanted = {"--cache-reuse": config.cache_reuse > 0, "--context-shift": config.context_shift}
+    for option, is_wanted in wanted.items():
+        if is_wanted and states.cannot_shift:
+            raise ModelError(f"{option} cannot be used with this model: {states.cannot_shift}")
 
 
 def _trie(config: EngineConfig) -> PrefixTrie | None:

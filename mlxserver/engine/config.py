@@ -33,6 +33,9 @@ class EngineConfig:
     ctx_checkpoints: int = 32
     checkpoint_min_step: int = 8192
     swa_full: bool = False
+    cache_reuse: int = 0
+    """Default of a request's ``n_cache_reuse``."""
+    context_shift: bool = False
 
     @classmethod
     def from_options(cls, options: Any, n_ctx_train: int) -> EngineConfig:
@@ -60,6 +63,8 @@ class EngineConfig:
             ctx_checkpoints=options.ctx_checkpoints,
             checkpoint_min_step=options.checkpoint_min_step,
             swa_full=options.swa_full,
+            cache_reuse=options.cache_reuse,
+            context_shift=options.context_shift,
         )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mlxserver.engine.plan import Copy, Cut, Load, Move, Save
+from mlxserver.engine.plan import Copy, Cut, Discard, Load, Move, Save
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.spans import KVSnapshot, KVSpan
 from mlxserver.kv.trie import Node, PrefixTrie
 
 
 class Mover:
-    """Everything it brings or stores is the exact state of the named tokens; nothing is evaluated for it."""
+    """Everything it brings or stores is state of the named tokens; nothing is evaluated for it."""
 
     def __init__(self, states: SlotStates, trie: PrefixTrie | None) -> None:
         self._states = states
@@ -23,8 +23,10 @@ class Mover:
                 self._states.truncate(slot, n)
             case Load():
                 self._load(move)
-            case Copy(slot=slot, source=source, start=start, end=end):
-                self._states.copy(source, slot, start, end)
+            case Copy(slot=slot, source=source, start=start, end=end, at=at):
+                self._states.copy(source, slot, start, end, at)
+            case Discard(slot=slot, n_keep=n_keep, n_discard=n_discard):
+                self._states.discard(slot, n_keep, n_discard)
 
     def give_up(self, move: Move) -> None:
         """The move is not carried out, or was not to its end."""
@@ -50,7 +52,8 @@ class Mover:
     def _load(self, move: Load) -> None:
         assert self._trie is not None
         for start, span in _spans(move.node, move.start, move.end):
-            self._states.write_span(move.slot, start, span)
+            at = start - move.start + move.at
+            self._states.write_span(move.slot, at, self._states.moved(span, start, at))
         if isinstance(move.node.snapshot, KVSnapshot):
             self._states.write_snapshot(move.slot, move.end, move.node.snapshot)
         self._trie.touch(move.node)

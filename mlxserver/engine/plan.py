@@ -34,27 +34,42 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Bring the tokens ``[start, end)`` of the trie's path to ``node``, which is pinned until then."""
+    """Bring the tokens ``[start, end)`` of the trie's path to ``node``, which is pinned until then.
+
+    ``at`` is the position that the first of them gets.
+    """
 
     slot: int
     task_id: int
     node: Node
     start: int
     end: int
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bring the tokens ``[start, end)`` of another slot."""
+    """Bring the tokens ``[start, end)`` of a slot to the positions from ``at`` on."""
 
     slot: int
     task_id: int
     source: int
     start: int
     end: int
+    at: int
 
 
-Move = Save | Cut | Load | Copy
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Drop ``n_discard`` tokens behind the first ``n_keep``; those behind them move up."""
+
+    slot: int
+    task_id: int
+    n_keep: int
+    n_discard: int
+
+
+Move = Save | Cut | Load | Copy | Discard
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from mlxserver.engine.chunk_reuse import ChunkReuse, Extension
 from mlxserver.engine.plan import Copy, Cut, Load, Move, Save
 from mlxserver.engine.slot import Slot, SlotState
 from mlxserver.engine.task import CacheStats, Task
@@ -25,7 +26,21 @@ class States(Protocol):
     @property
     def is_plain(self) -> bool: ...
 
+    @property
+    def cannot_shift(self) -> str:
+        """Why state cannot be moved to other positions; empty where it can."""
+        ...
+
     def can_truncate(self, slot: int, n: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The first ``n`` tokens of a prompt come into its slot by ``moves``; ``exact_until`` as of the slot."""
+
+    n: int
+    exact_until: int | None
+    moves: list[Move]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +59,42 @@ class Reuse:
         self._states = states
         self._slots = slots
         self._trie = trie
+        self._chunks = ChunkReuse(slots, trie)
         self._prompts = 0
         self._hits = 0
 
-    def take_over(self, slot: Slot, task: Task) -> tuple[int, list[Move]]:
-        """How many tokens of the prompt are taken over, and the moves that bring them into the slot.
-
-        At least one token of a prompt is always left to evaluate.
-        """
+    def take_over(self, slot: Slot, task: Task) -> Taken:
+        """At least one token of a prompt is always left to evaluate."""
         own = self._own(slot, task) if task.cache_prompt else 0
         best = Found(own)
         if self._trie is not None and task.cache_prompt:
             best = max(best, self._in_slots(slot, task), self._in_trie(task), key=lambda found: found.n)
+        chunks = task.cache_prompt and task.n_cache_reuse > 0
+        further = self._chunks.extend(slot, task, best.n) if chunks else Extension()
+        n = max(best.n, further.n)
         moves: list[Move] = []
-        if own < len(slot.tokens):
+        if own < len(slot.tokens) and not further.continues(slot):
             moves += self.keep(slot)
-        moves += self._bring(slot, best, min(own, best.n) if self._states.is_plain else 0)
+        start = min(own, best.n) if self._states.is_plain else 0
+        if not further.runs:
+            moves.append(Cut(slot.id, slot.task_id, start if best.source or best.node else best.n))
+        moves += self._bring(slot, best, start)
+        if further.runs:
+            moves += [*further.moves(slot, self._trie), Cut(slot.id, slot.task_id, n)]
         self._prompts += 1
-        self._hits += best.n > 0
-        return best.n, moves
+        self._hits += n > 0
+        return Taken(n, best.n if further.runs else None, moves)
 
     def keep(self, slot: Slot) -> list[Move]:
         """Store what a slot holds, before it is lost."""
         if self._trie is None or not slot.tokens:
             return []
-        return [Save(slot.id, slot.task_id, slot.identity, tuple(slot.tokens))]
+        tokens, of = tuple(slot.tokens), (slot.id, slot.task_id)
+        exact = tokens[: slot.n_exact]
+        moves: list[Move] = [Save(*of, slot.identity, exact)] if exact else []
+        if len(exact) < len(tokens):
+            moves.append(Save(*of, replace(slot.identity, is_shifted=True), tokens))
+        return moves
 
     def stats(self) -> CacheStats:
         trie = self._trie
@@ -98,7 +124,7 @@ class Reuse:
     def _own(self, slot: Slot, task: Task) -> int:
         if slot.identity != task.identity:
             return 0
-        n = min(common_prefix(slot.tokens, task.tokens), len(task.tokens) - 1)
+        n = min(common_prefix(slot.tokens, task.tokens), len(task.tokens) - 1, slot.n_exact)
         return n if self._states.can_truncate(slot.id, n) else 0
 
     def _in_slots(self, slot: Slot, task: Task) -> Found:
@@ -107,7 +133,7 @@ class Reuse:
         for other in self._slots:
             if other is slot or other.identity != task.identity:
                 continue
-            n = min(common_prefix(other.tokens, task.tokens), len(task.tokens) - 1)
+            n = min(common_prefix(other.tokens, task.tokens), len(task.tokens) - 1, other.n_exact)
             if not self._states.is_plain and (n < len(other.tokens) or not other.is_idle):
                 continue
             if n > best.n:
@@ -126,14 +152,17 @@ class Reuse:
     def _bring(self, slot: Slot, found: Found, start: int) -> list[Move]:
         of = slot.id, slot.task_id
         if found.source is not None:
-            return [Cut(*of, start), Copy(*of, found.source.id, start, found.n)]
+            return [Copy(*of, found.source.id, start, found.n, start)]
         if found.node is not None and self._trie is not None:
             self._trie.pin(found.node)
-            return [Cut(*of, start), Load(*of, found.node, start, found.n)]
-        return [Cut(*of, found.n)]
+            return [Load(*of, found.node, start, found.n, start)]
+        return []
 
     def _shared(self, other: Slot, task: Task) -> int:
         """Tokens of the prompt that ``other`` holds or will hold before its first token."""
         if other.task is None or other.identity != task.identity:
             return 0
-        return min(common_prefix(other.task.tokens, task.tokens), other.n_prompt - 1, len(task.tokens) - 1)
+        most = min(other.n_prompt, len(task.tokens)) - 1
+        if other.exact_until is not None:
+            most = min(most, other.exact_until)
+        return min(common_prefix(other.task.tokens, task.tokens), most)

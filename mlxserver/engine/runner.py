@@ -82,7 +82,7 @@ class Runner:
         tokens: list[SampledToken] = []
         for rows, sampled in step.sampled:
             self._guard(
-                step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(rows, sampled))
+                step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(step, rows, sampled))
             )
         if not step.sampled and step.marker is not None:
             self._guard(step, list(step.plan.chunks), lambda: mx.eval(step.marker))
@@ -139,15 +139,23 @@ class Runner:
             # slots that sat this step out (their bound was reached) never need their last token again
             self._last = (order, tokens)
 
-    def _read(self, rows: list[Decode], sampled: Sampled) -> list[SampledToken]:
+    def _read(self, step: Step, rows: list[Decode], sampled: Sampled) -> list[SampledToken]:
         mx.eval(*sampled.arrays())
         found = []
         tokens = cast(list[int], sampled.tokens.tolist())
         for index, (decode, token) in enumerate(zip(rows, tokens, strict=True)):
-            if self._task_of.get(decode.slot) == decode.task_id:
-                self._sampler.accept(decode.slot, token)
+            if self._task_of.get(decode.slot) == decode.task_id and self._accept(step, decode, token):
                 found.append(SampledToken(decode.slot, decode.task_id, token, sampled.probs(index)))
         return found
+
+    def _accept(self, step: Step, decode: Decode, token: int) -> bool:
+        """A grammar that cannot go on ends its own task only."""
+        try:
+            self._sampler.accept(decode.slot, token)
+            return True
+        except SamplerError as error:
+            self._fail(step, [decode], "server_error", f"got exception: {error}")
+            return False
 
     def _guard(self, step: Step, items: Sequence[Move | Chunk | Join | Decode], work: Any) -> bool:
         """An error fails the tasks that it belongs to; what their slots hold is dropped.

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from mlxserver.engine.cells import Cells
 from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.context_shift import shift_of
 from mlxserver.engine.deferred import Deferred
 from mlxserver.engine.pace import Pace
-from mlxserver.engine.plan import Copy, Decode, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.plan import Copy, Decode, Discard, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.prompts import Prompts
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.selection import select_slot
@@ -40,14 +41,16 @@ class Scheduler:
         eog_ids: frozenset[int],
         clock: Callable[[], float] = time.perf_counter,
         trie: PrefixTrie | None = None,
+        adds_bos: bool = False,
     ) -> None:
         self._config = config
         self._states = states
         self._eog_ids = eog_ids
         self._clock = clock
+        self._adds_bos = adds_bos
         self._deferred = Deferred()
         self._events: list[Event] = []
-        self.slots = [Slot(i, config.n_ctx_slot) for i in range(config.n_slots)]
+        self.slots = [Slot(i, config.n_ctx_slot, config.context_shift) for i in range(config.n_slots)]
         self.reuse = Reuse(states, self.slots, trie)
         self._is_untidy = False
         self.counters = Counters()
@@ -121,6 +124,7 @@ class Scheduler:
 
     def plan(self) -> Plan:
         moves = self._starts()
+        moves += self._shifts()
         moves += self._make_room()
         chunks = self._prompts.chunks()
         shares = self._prompts.checkpoints(chunks)
@@ -163,6 +167,7 @@ class Scheduler:
         for child, (task_id, sampling) in zip(others, task.children, strict=False):
             _launch(child, replace(task, id=task_id, sampling=sampling, children=()), task_id)
             child.state, child.parent, child.family = SlotState.WAIT_PARENT, slot, task.id
+            child.shares_prompt = slot.shares_prompt = True
             slot.children.append(child)
         return True
 
@@ -193,11 +198,15 @@ class Scheduler:
                 self._finish(each, "none")
         elif len(task.tokens) >= slot.n_ctx:
             self._fail(_too_long(task, slot.n_ctx))
+        elif task.n_cache_reuse > 0 and (reason := self._states.cannot_shift):
+            message = f"n_cache_reuse cannot be used with this model: {reason}"
+            self._fail(Failed(task.id, "invalid_request_error", message))
         return slot.is_idle or slot.task is not task
 
     def _start(self, slot: Slot, task: Task) -> list[Move]:
         """Take over what is evaluated of the prompt already."""
-        slot.n_past, moves = self.reuse.take_over(slot, task)
+        taken = self.reuse.take_over(slot, task)
+        slot.n_past, slot.exact_until = taken.n, taken.exact_until
         slot.tokens, slot.identity = list(task.tokens[: slot.n_past]), task.identity
         slot.state = SlotState.PROMPT
         for each in (slot, *slot.children):
@@ -206,9 +215,27 @@ class Scheduler:
             self._progress(each, slot.n_past, slot.t_start)
         cached = self.counters.prompt_tokens_cached + slot.n_past
         self.counters = replace(self.counters, prompt_tokens_cached=cached)
-        return moves
+        return taken.moves
 
     # ------------------------------------------------------- parts of plan
+
+    def _shifts(self) -> list[Move]:
+        """Slots whose context is full drop old tokens, where that was asked for."""
+        moves: list[Move] = []
+        for slot in self.slots:
+            full = slot.n_launched and slot.n_cells + 1 >= slot.n_ctx
+            if slot.state is not SlotState.GENERATING or slot.n_launched >= slot.limit or not full:
+                continue
+            assert slot.task is not None
+            if slot.shares_prompt:
+                message = "context shift cannot be used for shared prompt"
+                self._events.append(Failed(slot.task_id, "server_error", message))
+                self._release(slot)
+                continue
+            shift = shift_of(slot.task, slot.n_cells, slot.n_ctx, self._adds_bos, slot.n_launched)
+            slot.discard(shift)
+            moves.append(Discard(slot.id, slot.task_id, shift.n_keep, shift.n_discard))
+        return moves
 
     def _make_room(self) -> list[Move]:
         moves, failing = self._cells.make_room()
@@ -226,13 +253,13 @@ class Scheduler:
                 continue
             children = [child for child in slot.children if child.parent is slot]
             for child in children:
-                copy = Copy(child.id, child.task_id, slot.id, 0, slot.n_prompt_done)
+                copy = Copy(child.id, child.task_id, slot.id, 0, slot.n_prompt_done, 0)
                 copies += [*self.reuse.keep(child), copy]
             for each in (slot, *children):
                 assert each.task is not None
                 each.state, each.parent = SlotState.GENERATING, None
                 each.n_prompt_done, each.tokens = each.n_prompt, list(each.task.tokens)
-                each.identity = slot.identity
+                each.identity, each.exact_until = slot.identity, slot.exact_until
                 joins.append(Join(each.id, each.task_id, each.task.sampling, each.task.tokens))
             slot.children = []
         return copies, tuple(joins)
@@ -285,8 +312,10 @@ class Scheduler:
 
     def _finish(self, slot: Slot, reason: StopReason, n_generated: int | None = None) -> None:
         n = len(slot.generated) if n_generated is None else n_generated
-        truncated = n > 0 and n >= slot.n_ctx - slot.n_prompt
-        kept = slot.n_prompt + n - 1 if n else len(slot.tokens)
+        n_discarded = slot.n_discarded(n)
+        full = not slot.shifts_context and n >= slot.n_ctx - slot.n_prompt
+        truncated = n > 0 and (full or n_discarded > 0)
+        kept = slot.n_prompt + n - 1 - n_discarded if n else len(slot.tokens)
         self._events.append(Finished(slot.task_id, reason, truncated, kept, slot.t_last))
         self._release(slot, n)
 
@@ -328,9 +357,10 @@ class Scheduler:
         """The tokens that the slot holds from now on; state that cannot be cut keeps the steps run ahead."""
         if slot.state is not SlotState.GENERATING:
             return slot.tokens
-        assert slot.task is not None
-        known = [*slot.task.tokens, *slot.generated]
-        kept = slot.n_prompt + max(0, n_generated - 1)
+        known = [*slot.tokens, *slot.generated[-1:]]
+        kept = slot.n_prompt + max(0, n_generated - 1) - slot.n_discarded(n_generated)
+        for late in (shift for shift in slot.shifts if shift.n_launched >= n_generated):
+            kept = min(kept, late.n_keep)  # made ahead for a token that never was
         n = kept if self._states.can_truncate(slot.id, kept) else slot.n_cells
         return known[:n] if n <= len(known) else []
 
@@ -351,7 +381,8 @@ class Scheduler:
 def _launch(slot: Slot, task: Task, task_id: int) -> None:
     slot.task, slot.task_id, slot.family = task, task_id, task_id
     slot.state = SlotState.STARTED
-    slot.parent, slot.children = None, []
+    slot.parent, slot.children, slot.shares_prompt = None, [], False
+    slot.shifts = []
     slot.n_past = slot.n_prompt_done = slot.n_launched = 0
     slot.generated = []
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
+from mlxserver.engine.context_shift import Shift
 from mlxserver.engine.task import SlotView, Task
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 
@@ -27,8 +29,11 @@ class Slot:
 
     id: int
     n_ctx: int
+    shifts_context: bool = False
     state: SlotState = SlotState.IDLE
     tokens: list[int] = field(default_factory=list)
+    exact_until: int | None = None
+    """Tokens up to the first whose state came from another position; None where none did."""
     identity: CacheIdentity = BASE_IDENTITY
     t_last_used: float = -1.0
 
@@ -41,11 +46,13 @@ class Slot:
     """The task whose prompt it is: its own, or its parent's."""
     parent: Slot | None = None
     children: list[Slot] = field(default_factory=list)
+    shares_prompt: bool = False
 
     n_past: int = 0
     """Prompt tokens taken over from the slot's earlier state."""
     n_prompt_done: int = 0
     n_launched: int = 0
+    shifts: list[Shift] = field(default_factory=list)
     generated: list[int] = field(default_factory=list)
     t_start: float = 0.0
     t_first: float = 0.0
@@ -67,15 +74,31 @@ class Slot:
     def limit(self) -> int:
         """Tokens that may be sampled: the request's bound or the room in the context."""
         assert self.task is not None
-        room = self.n_ctx - self.n_prompt
+        room = sys.maxsize if self.shifts_context else self.n_ctx - self.n_prompt
         return room if self.task.n_predict < 0 else min(room, max(1, self.task.n_predict))
+
+    @property
+    def n_exact(self) -> int:
+        """Of ``tokens``, the first ones whose state is what a cold evaluation gives."""
+        return len(self.tokens) if self.exact_until is None else min(self.exact_until, len(self.tokens))
+
+    def n_discarded(self, n_generated: int | None = None) -> int:
+        """Tokens that context shifts took away before the last of ``n_generated`` was sampled."""
+        return sum(s.n_discard for s in self.shifts if n_generated is None or s.n_launched < n_generated)
 
     @property
     def n_cells(self) -> int:
         """Cells that the slot's state takes, steps in flight included."""
         if self.state is SlotState.GENERATING:
-            return self.n_prompt + max(0, self.n_launched - 1)
+            return self.n_prompt + max(0, self.n_launched - 1) - self.n_discarded()
         return len(self.tokens)
+
+    def discard(self, shift: Shift) -> None:
+        """Forget what a context shift takes away; the tokens behind move up."""
+        self.shifts.append(shift)
+        if shift.n_discard:
+            self.exact_until = min(self.n_exact, shift.n_keep)
+            del self.tokens[shift.n_keep : shift.n_keep + shift.n_discard]
 
     def n_next(self, n_batch: int) -> int:
         """Cells that the next step may add."""

@@ -81,7 +81,8 @@ class SlotActions:
         if not states.is_plain:
             states.truncate(slot.id, n)
         span, snapshot = states.read_span(slot.id, 0, n), states.read_snapshot(slot.id)
-        return write_slot_file(path, self._belongs_to, tuple(slot.tokens), slot.identity, span, snapshot)
+        tokens, exact_until = tuple(slot.tokens), slot.exact_until
+        return write_slot_file(path, self._belongs_to, tokens, slot.identity, span, snapshot, exact_until)
 
     def _read(self, path: Path) -> SlotFile:
         """A file that fits this model and a slot. Raises SlotFileError."""
@@ -106,6 +107,7 @@ class SlotActions:
         if snapshot is not None:
             self._states.write_snapshot(slot.id, len(found.tokens), snapshot)
         slot.tokens, slot.identity = list(found.tokens), found.identity
+        slot.exact_until = found.exact_until
         return len(found.tokens)
 
     @cached_property

@@ -16,6 +16,8 @@ class CacheIdentity:
     adapters: tuple[tuple[int, float], ...] = ()
     """(adapter id, scale), sorted, scales of 0 left out; empty is the base model."""
     tenant: str = ""
+    is_shifted: bool = False
+    """Some of the keys were moved here from other positions: not what a cold evaluation gives."""
 
 
 BASE_IDENTITY = CacheIdentity()

@@ -37,6 +37,8 @@ class SlotFile:
     identity: CacheIdentity
     span: KVSpan
     states: tuple[Any, ...] = ()
+    exact_until: int | None = None
+    """Tokens up to the first whose state came from another position; None where none did."""
 
 
 def write_slot_file(
@@ -46,6 +48,7 @@ def write_slot_file(
     identity: CacheIdentity,
     span: KVSpan,
     snapshot: KVSnapshot | None,
+    exact_until: int | None = None,
 ) -> int:
     """Write atomically, for the owner only; the bytes written. ``model`` names model and KV types."""
     arrays: dict[str, mx.array] = {}
@@ -63,6 +66,7 @@ def write_slot_file(
         "adapters": [list(adapter) for adapter in identity.adapters],
         "tenant": identity.tenant,
         "states": states,
+        "exact_until": exact_until,
     }
     text = json.dumps(header)
     metadata = {"header": text, "checksum": _checksum(text, arrays)}
@@ -102,7 +106,7 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
     n_layers = sum(name.endswith(".keys.0") for name in arrays)
     layers = ((_parts(arrays, f"{i}.keys"), _parts(arrays, f"{i}.values")) for i in range(n_layers))
     states = tuple(_restored(state, arrays) for state in header["states"])
-    return SlotFile(tuple(header["tokens"]), identity, KVSpan(tuple(layers)), states)
+    return SlotFile(tuple(header["tokens"]), identity, KVSpan(tuple(layers)), states, header["exact_until"])
 
 
 def _parts(arrays: Mapping[str, mx.array], name: str) -> Parts:

@@ -9,21 +9,29 @@ import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
 from mlxserver.kv.kv_type import KVType
+from mlxserver.kv.shifter import Shifter
 from mlxserver.kv.slot_kv import BlockView, RowBlock, RowSpan, RowView, SlotKV
 from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
+from mlxserver.models.rotary import Rotation
 
 Layer = SlotKV | BatchedState
 
 
 class SlotStates:
     """``make_cache`` is the model's: it gives the empty mlx-lm caches of one sequence, one a layer.
+    ``find_rotations`` tells how the keys of each layer depend on their position.
 
     Slots are named by their number; rows are where their state lies. The rows of the slots that decode
     are kept next to each other, so that a step reads one slice of every buffer.
     """
 
     def __init__(
-        self, make_cache: Callable[[], list[Any]], n_slots: int, key_type: KVType, value_type: KVType
+        self,
+        make_cache: Callable[[], list[Any]],
+        n_slots: int,
+        key_type: KVType,
+        value_type: KVType,
+        find_rotations: Callable[[], list[Rotation | None]] = list,
     ) -> None:
         caches = make_cache()
         self._layers = [
@@ -37,6 +45,7 @@ class SlotStates:
             if isinstance(layer, BatchedState)
         ]
         """Names of the cache classes of the layers that are no plain attention, one a layer."""
+        self._shifter = Shifter(find_rotations, self.uncut, key_type, value_type)
         self._row = list(range(n_slots - 1, -1, -1))  # fresh slots are taken last first; rows from the front
         self._length = [0] * n_slots
         self.alone = [name for cache in caches if (name := _cannot_batch(cache))]
@@ -50,6 +59,11 @@ class SlotStates:
     def is_plain(self) -> bool:
         """Every layer is plain attention: any slot can be cut at any position."""
         return not self._uncut
+
+    @property
+    def cannot_shift(self) -> str:
+        """Why no state can be moved to other positions; empty where it can."""
+        return self._shifter.reason
 
     def can_truncate(self, slot: int, n: int) -> bool:
         """Whether the slot's state can be cut back to exactly its first ``n`` tokens."""
@@ -148,15 +162,25 @@ class SlotStates:
             for layer, (keys, values) in zip(self._plain, span.layers, strict=True)
         )
 
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Give slot ``target`` the tokens ``[start, end)`` of slot ``source`` behind its own ``start``.
+    def moved(self, span: KVSpan, start: int, to: int) -> KVSpan:
+        """A span whose tokens were at the positions from ``start`` on, for those from ``to`` on."""
+        return self._shifter.moved(span, start, to)
+
+    def discard(self, slot: int, n_keep: int, n_discard: int) -> None:
+        """Drop ``n_discard`` tokens behind the first ``n_keep``; those behind them move up."""
+        start, end = n_keep + n_discard, self._length[slot]
+        self.copy(slot, slot, start, end, n_keep)
+        self.truncate(slot, end - n_discard)
+
+    def copy(self, source: int, target: int, start: int, end: int, at: int) -> None:
+        """Give slot ``target`` the tokens ``[start, end)`` of ``source``, at the positions from ``at`` on.
 
         Layers that cannot be cut are copied whole: ``end`` is the source's length then.
         """
         if self._uncut and end != self._length[source]:
             raise ValueError(f"slot {source} is at {self._length[source]} tokens, not at {end}")
         if end > start and self._plain:
-            self.write_span(target, start, self.read_span(source, start, end))
+            self.write_span(target, at, self.moved(self.read_span(source, start, end), start, at))
         for layer in self._uncut:
             layer.write(self._row[target], layer.read(self._row[source]))
         self._length[target] = end

@@ -119,6 +119,20 @@ class PrefixTrie:
                 break
         return Match(tuple(nodes), n)
 
+    def recent(self, identity: CacheIdentity, match: Match, count: int) -> list[Node]:
+        """Up to ``count`` leaves below a match, the one used last first."""
+        top = match.nodes[-1] if match.nodes else self._roots.get(identity)
+        pending = [(0, 0, top)] if top is not None else []
+        leaves: list[Node] = []
+        while pending and len(leaves) < count:
+            node = heapq.heappop(pending)[2]
+            if not node.children and node.parent is not None:
+                leaves.append(node)
+            # no node was used later than its parent, so the first leaf to come up is the latest of all
+            for child in heapq.nlargest(count, node.children.values(), key=lambda child: child.last_used):
+                heapq.heappush(pending, (-child.last_used, next(self._ticks), child))
+        return leaves
+
     def touch(self, node: Node) -> None:
         """Note that the tokens up to a node's end were used."""
         tick = next(self._ticks)
@@ -291,6 +305,15 @@ class PrefixTrie:
             self._leaves = [(each.last_used, next(self._ticks), each) for each in leaves]
             heapq.heapify(self._leaves)
         heapq.heappush(self._leaves, (node.last_used, next(self._ticks), node))
+
+
+def path_tokens(node: Node) -> array[int]:
+    """All tokens from the root to the node's end."""
+    parts = [each.tokens for each in _upwards(node)]
+    tokens = array("i")
+    for part in reversed(parts):
+        tokens.extend(part)
+    return tokens
 
 
 def _upwards(node: Node) -> Iterator[Node]:

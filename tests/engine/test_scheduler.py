@@ -31,6 +31,7 @@ CONFIG = EngineConfig(
 
 class AnyCut:
     is_plain = True
+    cannot_shift = ""
 
     def can_truncate(self, slot: int, n: int) -> bool:
         return True
@@ -38,6 +39,7 @@ class AnyCut:
 
 class NoCut:
     is_plain = False
+    cannot_shift = "ArraysCache cannot shift"
 
     def can_truncate(self, slot: int, n: int) -> bool:
         return n == 0

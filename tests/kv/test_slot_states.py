@@ -106,7 +106,7 @@ def test_joining_and_leaving_change_nothing(module: Any) -> None:
 def test_copied_state_goes_its_own_way(module: Any) -> None:
     decoder = Decoder(module, 3)
     decoder.start(2, PROMPTS[0])
-    decoder.states.copy(2, 0, 0, len(PROMPTS[0]) - 1)
+    decoder.states.copy(2, 0, 0, len(PROMPTS[0]) - 1, 0)
     decoder.last[0] = PROMPTS[0][-1]
     for _ in range(3):
         decoder.step([0])
@@ -197,11 +197,11 @@ def test_tokens_that_a_slot_does_not_hold_cannot_be_read_or_copied() -> None:
     with pytest.raises(ValueError, match="slot 0 holds 0 tokens, not 5"):
         decoder.states.read_span(0, 0, 5)
     with pytest.raises(ValueError, match="slot 0 holds 0 tokens, not 22"):
-        decoder.states.copy(0, 1, 0, 22)
+        decoder.states.copy(0, 1, 0, 22, 0)
     recurrent = Decoder(tiny.mamba2(), 2)
     recurrent.start(0, PROMPTS[2])
     with pytest.raises(ValueError, match="slot 0 is at 22 tokens, not at 7"):
-        recurrent.states.copy(0, 1, 0, 7)
+        recurrent.states.copy(0, 1, 0, 7, 0)
 
 
 @pytest.mark.parametrize("kind", ["mistral_sliding", "gemma3", "gpt_oss"])
