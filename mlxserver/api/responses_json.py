@@ -73,8 +73,7 @@ class _Response:
     def events(self, update: Delta | Progress) -> list[NamedEvent]:
         """What a token, or a part of the prompt, adds; extras stand in the last event."""
         events = self._begin(is_progress=isinstance(update, Progress))
-        if isinstance(update, Delta):
-            events += self._deltas(self._parser.feed(update.text))
+        events += self._deltas(self._parser.feed(update.text if isinstance(update, Delta) else ""))
         if events:
             _add_extras(events[-1].data, update)
         return events
