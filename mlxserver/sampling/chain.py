@@ -30,6 +30,11 @@ def signature(params: SamplingParams) -> Signature:
     return (*bias, *filters, "adaptive_p" if "adaptive_p" in params.samplers else "dist")
 
 
+def can_resample(chain: Signature) -> bool:
+    """Whether a chain can be applied twice to one token: nothing in it but the last draw moves on with it."""
+    return chain[-1] == "dist" and "xtc" not in chain
+
+
 def _active(name: str, p: SamplingParams) -> str | None:
     """The variant of a named sampler that these parameters ask for; None when it does nothing."""
     penalized = p.repeat_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0

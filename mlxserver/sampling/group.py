@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlxserver.sampling.adaptive import AdaptiveP
 from mlxserver.sampling.bias import LogitBias
 from mlxserver.sampling.candidates import Candidates
+from mlxserver.sampling.constraint import Constraint, Redist
 from mlxserver.sampling.dry import Dry
 from mlxserver.sampling.infill import Infill
 from mlxserver.sampling.mirostat import Mirostat, by_surprise, by_zipf
@@ -49,18 +50,23 @@ class Group:
         self.plain = self.greedy and not filters
         self._filters = [self._filter(name, place) for place, name in enumerate(filters)]
         self._select = self._selector(selector)
+        self._constraint = Constraint.of(rows, n_vocab)
 
     def sample(self, logits: mx.array) -> Selected:
         """``logits`` (R, n_vocab) of these rows."""
         # Rounding to fewer bits keeps the order, so the best token needs no conversion.
-        candidates = Candidates(logits if self.plain else logits.astype(mx.float32))
-        for apply in self._filters:
-            candidates = apply(candidates)
-        selected = self._select(candidates)
+        logits = logits if self.plain else logits.astype(mx.float32)
+        selected = self._chain(logits) if self._constraint is None else self._constraint(logits, self._chain)
         for i, row in enumerate(self.rows):
             if row.window is not None:
                 row.window.push(selected.tokens[i])
         return selected
+
+    def _chain(self, logits: mx.array) -> Selected:
+        candidates = Candidates(logits)
+        for apply in self._filters:
+            candidates = apply(candidates)
+        return self._select(candidates)
 
     def _filter(self, name: str, place: int) -> Filter:
         if name in _STATELESS:
@@ -80,6 +86,8 @@ class Group:
     def _selector(self, name: str) -> Selector:
         if name == "greedy":
             return Greedy()
+        if name == "dist" and self.rows[0].redraws is not None:
+            return Redist([row.redraws for row in self.rows if row.redraws])
         if name == "dist":
             return Dist([row.draws for row in self.rows])
         if name == "adaptive_p":

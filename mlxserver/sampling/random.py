@@ -77,6 +77,10 @@ class ConditionalDraws:
         self.used = self.used + condition.astype(mx.int32)
         return draw
 
+    def give_back(self, condition: mx.array) -> None:
+        """The last draw does not count as consumed where ``condition`` (scalar bool) holds."""
+        self.used = self.used - condition.astype(mx.int32)
+
 
 def take_draws(draws: list[ConditionalDraws], condition: mx.array) -> mx.array:
     """One draw a row: ``condition`` (R, 1) → (R, 1)."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import mlx.core as mx
 
 from mlxserver.sampling.adaptive import AdaptiveState
-from mlxserver.sampling.chain import HOST, signature
+from mlxserver.sampling.chain import HOST, can_resample, signature
 from mlxserver.sampling.dry import Breakers, DryHistory
+from mlxserver.sampling.grammar.state import GrammarState
 from mlxserver.sampling.mirostat import MirostatState
 from mlxserver.sampling.params import SamplingParams
 from mlxserver.sampling.penalties import Window
@@ -24,11 +26,16 @@ class Row:
         prompt: Sequence[int],
         n_vocab: int,
         breakers: Callable[[tuple[str, ...]], Breakers],
+        grammar: GrammarState | None = None,
     ) -> None:
         self.params = params
         self.signature = signature(params)
         self.needs_host = not HOST.isdisjoint(self.signature)
         self.draws = Draws(Mersenne(params.seed).doubles)
+        self.grammar = grammar
+        self.redraws = self._doubles() if grammar is not None and can_resample(self.signature) else None
+        """In place of ``draws`` where a grammar may refuse a token, and another one is drawn then."""
+        self._sampled: tuple[mx.array, int] | None = None
         self.window = Window(n_vocab, params.repeat_last_n, prompt) if "penalties" in self.signature else None
         self.dry: DryHistory | None = None
         if "dry" in self.signature:
@@ -46,12 +53,28 @@ class Row:
         return ConditionalDraws(Mersenne(self.params.seed).floats)
 
     def accept(self, token: int) -> None:
+        """Raises SamplerError where the grammar cannot go on."""
         if self.dry is not None:
             self.dry.push(token)
+        if self.grammar is not None:
+            self.grammar.check()
+
+    def remember(self, tokens: mx.array, place: int) -> None:
+        """The row's newest token, which its grammar needs before the next one."""
+        self._sampled = (tokens, place)
+
+    def catch_up(self) -> None:
+        """Its grammar takes in the newest token; waits for it if need be, but for nothing launched later."""
+        if self.grammar is not None and self._sampled is not None:
+            tokens, place = self._sampled
+            self._sampled = None
+            self.grammar.accept(cast(list[int], tokens.tolist())[place])
 
     def state(self) -> list[mx.array]:
         """What must be evaluated with the step, so that graphs do not grow."""
         arrays = [draws.used for draws in self.xtc.values()]
+        if self.redraws is not None:
+            arrays.append(self.redraws.used)
         if self.window is not None:
             arrays += self.window.state()
         if self.mirostat is not None:

@@ -10,6 +10,8 @@ from typing import cast
 import mlx.core as mx
 
 from mlxserver.sampling.dry import Breakers, find_breakers
+from mlxserver.sampling.grammar.compiler import compiler_of
+from mlxserver.sampling.grammar.state import GrammarState
 from mlxserver.sampling.group import Group
 from mlxserver.sampling.infill import Infill
 from mlxserver.sampling.params import SamplingParams, validate
@@ -51,6 +53,7 @@ class Sampler:
     def __init__(self, n_vocab: int, eog_ids: frozenset[int], vocabulary: Vocabulary) -> None:
         """``n_vocab`` is the width of the logits."""
         self._n_vocab = n_vocab
+        self._vocabulary = vocabulary
         pieces = Pieces(n_vocab, vocabulary)
         self._infill = Infill(eog_ids, vocabulary.eos_id, pieces)
         self._rows: dict[int, Row] = {}
@@ -66,8 +69,15 @@ class Sampler:
     def begin(self, row: int, params: SamplingParams, prompt: Sequence[int]) -> None:
         """A request starts to generate on ``row`` after ``prompt``. Raises SamplerError."""
         validate(params)
-        self._rows[row] = Row(params, prompt, self._n_vocab, self._breakers)
+        self._rows[row] = Row(params, prompt, self._n_vocab, self._breakers, self._grammar(params))
         self._batch = ()
+
+    def _grammar(self, params: SamplingParams) -> GrammarState | None:
+        if params.grammar is None:
+            return None
+        compiler = compiler_of(self._vocabulary)
+        matcher = compiler.matcher(params.grammar)
+        return GrammarState(params.grammar, matcher, compiler.tokenizer, self._vocabulary)
 
     def end(self, row: int) -> None:
         del self._rows[row]
@@ -78,22 +88,31 @@ class Sampler:
         return self._rows[row].needs_host
 
     def accept(self, row: int, token: int) -> None:
-        """The host knows the row's next token."""
+        """The host knows the row's next token. Raises SamplerError where the row's grammar cannot go on."""
         self._rows[row].accept(token)
 
     def sample(self, logits: mx.array, rows: Sequence[int]) -> Sampled:
         """``logits`` (B, n_vocab), one of ``rows`` a line; the chain's state moves on by one token."""
         if self._batch != tuple(rows):
             self._regroup(rows)
+        constrained = [(place, self._rows[row]) for place, row in enumerate(rows) if self._rows[row].grammar]
+        if constrained:
+            # the masks are made while the device is at the forward pass
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            for _, row in constrained:
+                row.catch_up()
         selected = [group.sample(_lines(logits, group.places)) for group in self._groups]
         tokens = _in_batch_order([s.tokens for s in selected], [g.places for g in self._groups])
+        for place, row in constrained:
+            row.remember(tokens, place)
         states = [array for row in rows for array in self._rows[row].state()]
         return Sampled(tokens, states, self._reports(logits, rows, tokens, selected))
 
     def _regroup(self, rows: Sequence[int]) -> None:
-        places: dict[tuple[str, ...], list[int]] = {}
+        places: dict[tuple[tuple[str, ...], bool], list[int]] = {}
         for place, row in enumerate(rows):
-            places.setdefault(self._rows[row].signature, []).append(place)
+            key = (self._rows[row].signature, self._rows[row].grammar is not None)
+            places.setdefault(key, []).append(place)
         self._groups = [
             Group([self._rows[rows[i]] for i in group], group, self._n_vocab, self._infill)
             for group in places.values()

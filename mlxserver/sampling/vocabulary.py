@@ -7,11 +7,15 @@ from typing import Protocol
 
 class Vocabulary(Protocol):
     n_vocab: int
+    bos_id: int
     eos_id: int
+    eog_ids: frozenset[int]
 
     def encode(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]: ...
 
     def piece(self, token: int, special: bool = True) -> bytes: ...
+
+    def is_special(self, token: int) -> bool: ...
 
 
 class Pieces:

@@ -10,6 +10,7 @@ LETTERS = "ab:\n"
 class MadeUp:
     """Token 0 is EOS; then every text of 1, 2, 3, ... letters in order."""
 
+    bos_id = -1
     eos_id = 0
     eog_ids = frozenset({0, 5})
 

@@ -1,0 +1,106 @@
+"""Grammars made ready to constrain tokens, once for each text."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from mlxserver.sampling.grammar.gbnf import parse_gbnf
+from mlxserver.sampling.grammar.lark import to_lark
+from mlxserver.sampling.grammar.nodes import GrammarError
+from mlxserver.sampling.grammar.recursion import check_left_recursion
+from mlxserver.sampling.grammar.schema import schema_grammar
+from mlxserver.sampling.grammar.tokens import make_tokenizer
+from mlxserver.sampling.params import Grammar, SamplerError
+from mlxserver.sampling.vocabulary import Vocabulary
+
+log = logging.getLogger("mlxserver.srv")
+
+MAX_TEXT = 1_000_000
+"""Characters of a grammar."""
+_KEPT = 64
+_KEPT_TEXT = 8_000_000
+"""Characters of all grammars whose results are kept."""
+
+
+class GrammarCompiler:
+    """May be called from any thread; one grammar is compiled at a time, so that none takes all cores."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._ready: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
+
+    @cached_property
+    def tokenizer(self) -> LLTokenizer:
+        return make_tokenizer(self._vocabulary)
+
+    def matcher(self, grammar: Grammar) -> LLMatcher:
+        """A matcher at the beginning of the grammar's text. Raises SamplerError for an unusable grammar.
+
+        Costs next to nothing for a grammar met before, as long as it is kept.
+        """
+        key = (grammar.kind, grammar.text)
+        with self._lock:
+            ready = self._ready.get(key)
+            if ready is None:
+                ready = self._ready[key] = self._compile(grammar)
+                self._forget_old()
+            self._ready.move_to_end(key)
+            return ready.deep_copy()
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        try:
+            lark = self._lark(grammar)
+        except GrammarError as error:
+            log.warning("grammar refused: %s", error)
+            raise SamplerError("failed to parse grammar") from None
+        matcher = LLMatcher(self.tokenizer, lark, log_level=0, limits=_LIMITS)
+        if matcher.is_error():
+            log.warning("grammar refused: %s", matcher.get_error())
+            raise SamplerError("failed to parse grammar")
+        return matcher
+
+    def _lark(self, grammar: Grammar) -> str:
+        if len(grammar.text) > MAX_TEXT:
+            raise GrammarError("the grammar is too large")
+        if grammar.kind == "json_schema":
+            return self._lark(schema_grammar(grammar.text))
+        if grammar.kind == "lark":
+            return grammar.text
+        rules = parse_gbnf(grammar.text, self._token_id)
+        check_left_recursion(rules)
+        return to_lark(rules)
+
+    def _token_id(self, text: str) -> int | None:
+        tokens = self._vocabulary.encode(text, parse_special=True)
+        return tokens[0] if len(tokens) == 1 else None
+
+    def _forget_old(self) -> None:
+        while len(self._ready) > 1 and (len(self._ready) > _KEPT or _size(self._ready) > _KEPT_TEXT):
+            self._ready.popitem(last=False)
+
+
+def _size(ready: OrderedDict[tuple[str, str], LLMatcher]) -> int:
+    return sum(len(text) for _, text in ready)
+
+
+_LIMITS = LLParserLimits(step_max_items=1_000_000, step_lexer_fuel=2_000_000, verbose_errors=False)
+"""Items are small here, since every character is a lexeme; a step still ends within about 50 ms."""
+
+
+def compiler_of(vocabulary: Vocabulary) -> GrammarCompiler:
+    """The one compiler of a vocabulary: requests are checked with the one that the engine uses."""
+    with _compilers_lock:
+        if vocabulary not in _compilers:
+            _compilers[vocabulary] = GrammarCompiler(vocabulary)
+        return _compilers[vocabulary]
+
+
+_compilers: WeakKeyDictionary[Vocabulary, GrammarCompiler] = WeakKeyDictionary()
+_compilers_lock = threading.Lock()
