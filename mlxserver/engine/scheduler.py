@@ -11,7 +11,7 @@ from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.context_shift import shift_of
 from mlxserver.engine.deferred import Deferred
 from mlxserver.engine.pace import Pace
-from mlxserver.engine.plan import Copy, Decode, Discard, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.plan import Copy, Cut, Decode, Discard, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.prompts import Prompts
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.selection import select_slot
@@ -253,8 +253,9 @@ class Scheduler:
                 continue
             children = [child for child in slot.children if child.parent is slot]
             for child in children:
-                copy = Copy(child.id, child.task_id, slot.id, 0, slot.n_prompt_done, 0)
-                copies += [*self.reuse.keep(child), copy]
+                of = child.id, child.task_id
+                copy = Copy(*of, slot.id, 0, slot.n_prompt_done, 0)
+                copies += [*self.reuse.keep(child), Cut(*of, 0), copy]
             for each in (slot, *children):
                 assert each.task is not None
                 each.state, each.parent = SlotState.GENERATING, None

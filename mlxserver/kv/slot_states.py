@@ -183,7 +183,7 @@ class SlotStates:
             self.write_span(target, at, self.moved(self.read_span(source, start, end), start, at))
         for layer in self._uncut:
             layer.write(self._row[target], layer.read(self._row[source]))
-        self._length[target] = end
+            self._length[target] = end
 
     def prompt_chunk(self, slot: int, n_new: int) -> list[Any]:
         """One cache a layer for ``n_new`` tokens of this slot alone; the slot is that much longer then."""

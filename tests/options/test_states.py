@@ -118,9 +118,8 @@ def test_all_refusals_come_at_once() -> None:
 
 
 def test_the_source_is_named_where_it_is_no_spelling() -> None:
-    assert refused(LLAMA_ARG_CACHE_REUSE="4") == [
-        "error: not yet implemented: --cache-reuse (from LLAMA_ARG_CACHE_REUSE) "
-        "(reuse of chunks at other positions)"
+    assert refused(LLAMA_ARG_MODELS_DIR="x") == [
+        "error: not yet implemented: --models-dir (from LLAMA_ARG_MODELS_DIR) (serving several models)"
     ]
     assert notices(LLAMA_ARG_THREADS="4")[0].startswith("--threads (from LLAMA_ARG_THREADS) has no effect: ")
 
@@ -130,7 +129,7 @@ def test_bundles_are_judged_by_what_they_set() -> None:
     assert (options.port, options.parallel, options.ctx_size, options.top_k) == (8013, 2, 262144, 0)
     assert (options.hf_repo, options.hf_file) == ("ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b-mxfp4.gguf")
     assert not options.kv_unified and not options.given("temp")
-    assert "--cache-reuse (from --fim-qwen-7b-default)" in refused("--fim-qwen-7b-default")[0]
+    assert parse_command_line(["--fim-qwen-7b-default"], {}).cache_reuse == 256
     assert "--embedding (from --embd-gemma-default)" in refused("--embd-gemma-default")[0]
     assert "--spec-draft-hf" in " ".join(refused("--fim-qwen-14b-spec"))
     assert "--spec-type (from --spec-default)" in refused("--spec-default")[0]
