@@ -13,8 +13,10 @@ from typing import Any, Literal, Protocol
 from mlxserver.chat.builtin_templates import FORMATS, Formatter
 from mlxserver.chat.capabilities import Capabilities, preserve_reasoning, probe
 from mlxserver.chat.errors import ChatError, InvalidChat, TemplateError
+from mlxserver.chat.formats.family import Family
+from mlxserver.chat.formats.registry import SAMPLE_NAME, find_family
 from mlxserver.chat.jinja_env import TemplateEnvironment, compile_template, render
-from mlxserver.chat.messages import Message, trimmed
+from mlxserver.chat.messages import Message, ToolCall, trimmed
 from mlxserver.chat.reasoning_tags import ReasoningTags, find_tags
 from mlxserver.chat.template_detection import detect_format
 
@@ -57,6 +59,17 @@ class Prompt:
     """What the template adds to make the model answer, and the text to go on with."""
     prefill: str = ""
     """The part of the answer's content that the prompt already holds."""
+    answer_start: str = ""
+    """The part of the answer that it holds: an opened or closed reasoning, and ``prefill``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How the model that a template belongs to writes its answers."""
+
+    tags: ReasoningTags = ReasoningTags()
+    family: Family | None = None
+    """None: nothing is known of its tool calls."""
 
 
 class ChatTemplate(Protocol):
@@ -75,6 +88,8 @@ class ChatTemplate(Protocol):
     def render(self, chat: Chat) -> Prompt:
         """Raises ``ChatError``."""
         ...
+
+    def answer_form(self, has_tools: bool) -> AnswerForm: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +144,9 @@ class BuiltinTemplate:
         turns = [(message.role, _all_text(message)) for message in chat.messages]
         return Prompt(self._format(turns, chat.add_generation_prompt))
 
+    def answer_form(self, has_tools: bool) -> AnswerForm:
+        return AnswerForm()
+
 
 class JinjaTemplate:
     """A model's jinja template, with a second one for requests with tools if the model has it."""
@@ -150,10 +168,15 @@ class JinjaTemplate:
         """The template has tags around reasoning."""
         return bool(self._default.reasoning_tags)
 
+    def answer_form(self, has_tools: bool) -> AnswerForm:
+        return self._variant(has_tools).answer_form
+
+    def _variant(self, has_tools: bool) -> _Variant:
+        return self._tool_use if has_tools and self._tool_use else self._default
+
     def render(self, chat: Chat) -> Prompt:
-        variant = self._tool_use if chat.tools and self._tool_use else self._default
         try:
-            return variant.render(chat)
+            return self._variant(bool(chat.tools)).render(chat)
         except TemplateError as error:
             raise InvalidChat(
                 f"Unable to generate parser for this template. Automatic parser generation failed: {error}"
@@ -173,25 +196,45 @@ class _Variant:
     def render(self, chat: Chat) -> Prompt:
         """With a continuation the last message's text comes after the generation prompt, as it stands."""
         messages = self._messages(chat)
+        opening, opened = self._opening(chat, messages)
         if not chat.continuation:
             text = self._apply(chat, messages, chat.add_generation_prompt)
-            return Prompt(text, self._generation_prompt(chat, messages))
+            return Prompt(text, opening + opened, answer_start=opened)
         text = self._apply(chat, messages, False)
         last = chat.messages[-1] if chat.messages else None
         if last is None or last == Message(last.role):
-            return Prompt(text, self._generation_prompt(chat, messages))
+            return Prompt(text, opening + opened, answer_start=opened)
         prefill = "" if self._continues_reasoning(chat, last) else last.text("\n\n")
-        generation_prompt = self._opened(chat, messages, last) + prefill
-        return Prompt(text + generation_prompt, generation_prompt, prefill)
+        start = self._reasoning_before(chat, last) + prefill
+        return Prompt(text + opening + start, opening + start, prefill, start)
 
-    def _opened(self, chat: Chat, messages: list[dict[str, Any]], last: Message) -> str:
-        """The generation prompt with the last message's reasoning, closed unless that is to go on."""
-        generation_prompt, tags = self._generation_prompt(chat, messages), self.reasoning_tags
+    def _opening(self, chat: Chat, messages: list[dict[str, Any]]) -> tuple[str, str]:
+        """The generation prompt up to a reasoning tag that it has, and from there on."""
+        generation_prompt = self._generation_prompt(chat, messages)
+        tag = self.reasoning_tags.start.strip()
+        at = generation_prompt.find(tag) if tag else -1
+        return (generation_prompt, "") if at < 0 else (generation_prompt[:at], generation_prompt[at:])
+
+    def _reasoning_before(self, chat: Chat, last: Message) -> str:
+        """The last message's reasoning, closed unless that is to go on."""
+        tags = self.reasoning_tags
         if not tags.start:
-            return generation_prompt
+            return ""
         end = "" if self._continues_reasoning(chat, last) else tags.end
-        opening = generation_prompt.split(tags.start.strip())[0]
-        return f"{opening}{tags.start}{last.reasoning_content}{end}"
+        return f"{tags.start}{last.reasoning_content}{end}"
+
+    @cached_property
+    def answer_form(self) -> AnswerForm:
+        return AnswerForm(self.reasoning_tags, find_family(self.source, self._sample_call()))
+
+    def _sample_call(self) -> str:
+        """What becomes of an answer that is one call; empty where the template cannot show it."""
+        call = ToolCall(SAMPLE_NAME, '{"argument": "value"}', "call00001")
+        chat = Chat((Message("user", "A question"), Message("assistant", tool_calls=(call,))))
+        try:
+            return self._apply(chat, self._messages(chat), False)
+        except (ChatError, TemplateError):
+            return ""
 
     @cached_property
     def reasoning_tags(self) -> ReasoningTags:

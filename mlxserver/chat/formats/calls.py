@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mlxserver.chat.answer_deltas import AnswerDelta, CallArguments, CallBegin, Content, Reasoning
+from mlxserver.chat.formats.grammar import GrammarWriter
 from mlxserver.chat.formats.scanner import Scanner
+from mlxserver.chat.formats.schemas import properties
 
 _ID_CHARS = string.ascii_letters + string.digits
 
@@ -28,9 +30,7 @@ class Tools:
     """More than one call in an answer."""
 
     def properties(self, name: str) -> dict[str, Any]:
-        schema = self.parameters.get(name)
-        found = schema.get("properties") if isinstance(schema, dict) else None
-        return found if isinstance(found, dict) else {}
+        return properties(self.parameters.get(name))
 
 
 @dataclass(slots=True)
@@ -66,6 +66,20 @@ class Sink:
 class CallFormat(Protocol):
     """How a family of models writes its tool calls."""
 
+    @property
+    def opening(self) -> str:
+        """The mark that begins a call; empty where a call looks like text at first."""
+        ...
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts that must be seen even where they are special tokens."""
+        ...
+
     def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
         """Takes the whole answer behind its reasoning."""
+        ...
+
+    def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
+        """The expression for an answer that is nothing but calls, from ``opening`` on."""
         ...

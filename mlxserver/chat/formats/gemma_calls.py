@@ -7,6 +7,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from mlxserver.chat.formats.calls import Sink, Tools
+from mlxserver.chat.formats.gemma_grammar import ValueGrammar
+from mlxserver.chat.formats.grammar import GrammarWriter, many
 from mlxserver.chat.formats.scanner import SPACE, Scanner
 
 _PREFIX = "call:"
@@ -23,6 +25,18 @@ class GemmaCalls:
     @property
     def opening(self) -> str:
         return self.start
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.start, self.end, self.quote)
+
+    def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
+        values = ValueGrammar(writer, self.quote)
+        calls = writer.one_of(
+            f"{writer.text(self.start + _PREFIX + name)} {values.object(schema)} {writer.text(self.end)}"
+            for name, schema in tools.parameters.items()
+        )
+        return many(calls, "", tools.is_parallel)
 
     def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
         while (yield from scanner.until((self.start,), sink.content)) is not None:

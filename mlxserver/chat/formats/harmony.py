@@ -7,8 +7,10 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from mlxserver.chat.formats.calls import Sink, Tools
+from mlxserver.chat.formats.grammar import GrammarWriter
 from mlxserver.chat.formats.json_text import Trimmed
 from mlxserver.chat.formats.scanner import Emit, Scanner
+from mlxserver.chat.formats.schemas import arguments_schema
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
@@ -25,6 +27,24 @@ class Harmony:
     @property
     def opening(self) -> str:
         return ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE, *_ENDS)
+
+    def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
+        """Behind ``<|start|>assistant``: at most one analysis, then a call."""
+        thought = f"{writer.text('<|channel|>analysis' + _MESSAGE)} {writer.text_until('<|end|>')}"
+        again = writer.text("<|start|>assistant")
+        calls = writer.one_of(self._call_of(writer, tools, name) for name in tools.parameters)
+        return f"({thought} {again})? {calls}"
+
+    def _call_of(self, writer: GrammarWriter, tools: Tools, name: str) -> str:
+        to, channel = f" to=functions.{name}", "<|channel|>commentary"
+        heads = writer.one_of(writer.text(text) for text in (to + channel, channel + to))
+        json_mark = writer.one_of(writer.text(text) for text in (" json", " <|constrain|>json"))
+        arguments = writer.json(arguments_schema(tools.parameters[name]))
+        return writer.rule(f"{heads} {json_mark}? {writer.text(_MESSAGE)} {arguments}")
 
     def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
         while True:

@@ -9,9 +9,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from mlxserver.chat.formats.calls import Sink, Tools
+from mlxserver.chat.formats.grammar import GrammarWriter, many
 from mlxserver.chat.formats.json_calls import BrokenCall, read_calls
 from mlxserver.chat.formats.json_text import read_value
 from mlxserver.chat.formats.scanner import SPACE, Scanner
+from mlxserver.chat.formats.schemas import arguments_schema
 
 _FENCE = "```"
 
@@ -21,13 +23,14 @@ class HeaderCalls:
     """``start`` [``prefix``] name [``id_mark`` id] ``mark`` {...} ``end``, several in a section or not."""
 
     start: str
-    marks: tuple[str, ...]
+    marks_of_name: tuple[str, ...]
     """Any of these ends the name; grammars use the first one."""
     end: str = ""
     prefix: str = ""
     id_mark: str = ""
     section: tuple[str, str] = ("", "")
-    is_fenced: bool = False
+    id_size: int = 9
+    """How long the ids are that a grammar writes."""
     takes_json: bool = False
     """A list of JSON calls may follow ``start`` instead."""
     id_first: bool = False
@@ -36,6 +39,33 @@ class HeaderCalls:
     @property
     def opening(self) -> str:
         return self.section[0] or self.start
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        fence = tuple(mark for mark in self.marks_of_name if _FENCE not in mark)
+        return (self.start, self.end, self.id_mark, *self.section, *fence)
+
+    def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
+        calls = writer.one_of(self._call_of(writer, tools, name) for name in tools.parameters)
+        several = many(calls, writer.space(), tools.is_parallel)
+        front, back = (writer.text(mark) for mark in self.section)
+        return f"{front} {several} {back}" if self.section[0] else several
+
+    def _call_of(self, writer: GrammarWriter, tools: Tools, name: str) -> str:
+        arguments = writer.json(arguments_schema(tools.parameters[name]))
+        tail = f"\n{_FENCE}{self.end}" if _FENCE in self.marks_of_name[0] else self.end
+        return f"{self.header(writer, name)} {arguments} {writer.text(tail)}"
+
+    def header(self, writer: GrammarWriter, name: str) -> str:
+        """All that stands before the arguments."""
+        if not self.id_mark:
+            return writer.text(self.start + self.prefix + name + self.marks_of_name[0])
+        id = writer.rule(f"/[a-zA-Z0-9]{{{self.id_size}}}/")
+        first, second = (id, writer.text(name)) if self.id_first else (writer.text(name), id)
+        return (
+            f"{writer.text(self.start)} {first} {writer.text(self.id_mark)} "
+            f"{second} {writer.text(self.marks_of_name[0])}"
+        )
 
     def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
         openings = tuple(mark for mark in (self.section[0], self.start) if mark)
@@ -84,11 +114,11 @@ class HeaderCalls:
         """(name, id). Raises ``BrokenCall`` where the text ends before the arguments."""
         if self.prefix:
             yield from scanner.literal(self.prefix)
-        marks = (*self.marks, self.id_mark) if self.id_mark else self.marks
+        marks = (*self.marks_of_name, self.id_mark) if self.id_mark else self.marks_of_name
         first, mark = yield from scanner.collect_until(marks)
         second = ""
         if mark is not None and mark == self.id_mark:
-            second, mark = yield from scanner.collect_until(self.marks)
+            second, mark = yield from scanner.collect_until(self.marks_of_name)
         if mark is None:
             raise BrokenCall
         name, id = (second, first) if self.id_first else (first, second)
@@ -111,3 +141,8 @@ class KimiCalls(HeaderCalls):
     def name_and_id(self, name: str, id: str) -> tuple[str, str]:
         function = name.removeprefix("functions.").rpartition(":")
         return (function[0] or function[2]).strip(SPACE), name
+
+    def header(self, writer: GrammarWriter, name: str) -> str:
+        number = writer.rule("/[0-9]{1,2}/")
+        front = writer.text(f"{self.start}functions.{name}:")
+        return f"{front} {number} {writer.text(self.marks_of_name[0])}"

@@ -5,16 +5,21 @@ Hermes, Qwen 2.5 and 3, Llama 3, older Mistral, Command R, Granite and many othe
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from dataclasses import dataclass
+from typing import Any
 
 from mlxserver.chat.formats.calls import Sink, Tools
+from mlxserver.chat.formats.grammar import GrammarWriter, many
 from mlxserver.chat.formats.json_text import read_string, read_value
 from mlxserver.chat.formats.scanner import Scanner
+from mlxserver.chat.formats.schemas import arguments_schema, quoted
 
 NAME_KEYS = ("name", "tool_name", "function_name")
 ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 ID_KEYS = ("id", "tool_call_id", "call_id")
+_MAY_COME_FIRST = ("type", "id", "tool_call_id", "call_id")
+"""Any other key tells that a bare object is no call."""
 
 
 class BrokenCall(Exception):
@@ -27,10 +32,28 @@ class JsonCalls:
 
     start: str
     end: str = ""
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+    is_list: bool = False
+    """Grammars put the calls of one answer into a list."""
+    break_: str = ""
+    """Between the marks and the call, where a grammar writes them."""
+    dropped: tuple[str, ...] = ()
+    """Marks around the content."""
+
+    @property
+    def opening(self) -> str:
+        return self.start
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.start, self.end, *self.dropped)
 
     def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
-        while (yield from scanner.until((self.start,), sink.content)) is not None:
-            yield from self._section(scanner, sink)
+        marks = (self.start, *self.dropped)
+        while (mark := (yield from scanner.until(marks, sink.content))) is not None:
+            if mark == self.start:
+                yield from self._section(scanner, sink)
 
     def _section(self, scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
         """What stands between the marks; where that is no call it is text."""
@@ -40,12 +63,39 @@ class JsonCalls:
             yield from read_calls(scanner, sink)
         except BrokenCall:
             if sink.num_calls == num_before:
-                sink.content(self.start + scanner.since_mark())
+                if scanner.is_complete or not scanner.has_ended:
+                    sink.content(self.start + scanner.since_mark())
                 return
         if self.end:
             yield from scanner.space()
             yield from scanner.literal(self.end)
         yield from scanner.space()
+
+    def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
+        call = writer.one_of(
+            json_call(writer, name, schema, self.name_key, self.arguments_key)
+            for name, schema in tools.parameters.items()
+        )
+        front, back = writer.text(self.start + self.break_), writer.text(self.break_ + self.end)
+        if self.is_list:
+            calls = many(call, writer.text(", "), tools.is_parallel)
+            return f"{front} {writer.text('[')} {calls} {writer.text(']')} {back}"
+        return many(f"{front} {call} {back}", writer.space(), tools.is_parallel)
+
+
+def json_call(
+    writer: GrammarWriter,
+    name: str,
+    parameters: Any,
+    name_key: str = "name",
+    arguments_key: str = "arguments",
+) -> str:
+    """One call of the function ``name``, as an expression."""
+    space = writer.space()
+    arguments = writer.json(arguments_schema(parameters))
+    parts = ["{", quoted(name_key), ":", quoted(name), ",", quoted(arguments_key), ":"]
+    written = f" {space} ".join(writer.text(part) for part in parts)
+    return writer.rule(f"{written} {space} {arguments} {space} {writer.text('}')}")
 
 
 def read_calls(scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
@@ -62,9 +112,16 @@ def read_calls(scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
         yield from scanner.literal("]")
 
 
-def read_call(scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
-    """One object. Raises ``BrokenCall`` where it is none or names no function."""
-    call = _Call(scanner, sink)
+def read_call(
+    scanner: Scanner, sink: Sink, known: Container[str] | None = None, is_open: bool = False
+) -> Generator[None, None, None]:
+    """One object. Raises ``BrokenCall`` where it is none or names no function, or none of the ``known`` ones.
+
+    ``is_open``: its opening brace was taken already.
+    """
+    call = _Call(scanner, sink, known)
+    if not is_open and not (yield from scanner.literal("{")):
+        raise BrokenCall
     yield from call.read_object()
     call.close()
 
@@ -72,9 +129,10 @@ def read_call(scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
 class _Call:
     """A call whose keys may come in any order; arguments are passed on once the name is known."""
 
-    def __init__(self, scanner: Scanner, sink: Sink) -> None:
+    def __init__(self, scanner: Scanner, sink: Sink, known: Container[str] | None) -> None:
         self._scanner = scanner
         self._sink = sink
+        self._known = known
         self._name = ""
         self._id = ""
         self._early: list[str] = []
@@ -82,9 +140,8 @@ class _Call:
         self._is_cut = False
 
     def read_object(self) -> Generator[None, None, None]:
+        """Behind its opening brace."""
         scanner = self._scanner
-        if not (yield from scanner.literal("{")):
-            raise BrokenCall
         while True:
             yield from scanner.space()
             if (yield from scanner.literal("}")):
@@ -107,12 +164,17 @@ class _Call:
         first = yield from self._scanner.peek()
         if key in NAME_KEYS or (key in ("function", "tool") and first == '"'):
             self._name = (yield from self._string()) or self._name
+            if self._known is not None and self._name not in self._known:
+                raise BrokenCall
         elif key in ("function", "tool") and first == "{":
+            yield from self._scanner.literal("{")
             yield from self.read_object()
         elif key in ARGUMENT_KEYS:
             yield from self._arguments(first)
         elif key in ID_KEYS and first == '"':
             self._id = (yield from self._string()) or self._id
+        elif self._known is not None and not self._name and key not in _MAY_COME_FIRST:
+            raise BrokenCall
         else:
             self._is_cut |= not (yield from read_value(self._scanner, lambda text: None))
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxserver.chat.formats.calls import Sink, Tools
+from mlxserver.chat.formats.grammar import GrammarWriter, many
 from mlxserver.chat.formats.scanner import Scanner
+from mlxserver.chat.formats.schemas import required
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,15 @@ class PythonCalls:
     @property
     def opening(self) -> str:
         return self.start
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.start, self.end)
+
+    def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
+        calls = writer.one_of(_call_of(writer, tools, name) for name in tools.parameters)
+        several = many(calls, writer.text(", "), tools.is_parallel)
+        return f"{writer.text(self.start + '[')} {several} {writer.text(']' + self.end)}"
 
     def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
         while (yield from scanner.until((self.start,), sink.content)) is not None:
@@ -43,6 +54,23 @@ def parse_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
         return [_call(item) for item in items]
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return []
+
+
+def _call_of(writer: GrammarWriter, tools: Tools, name: str) -> str:
+    """Values as JSON; what must be there comes first, so that commas know their place."""
+    needed = required(tools.parameters[name])
+    written = {
+        key: f"{writer.text(key + '=')} {writer.json(schema)}"
+        for key, schema in tools.properties(name).items()
+    }
+    comma = writer.text(", ")
+    first = f" {comma} ".join(value for key, value in written.items() if key in needed)
+    others = [value for key, value in written.items() if key not in needed]
+    if first:
+        first += "".join(f" ({comma} {value})?" for value in others)
+    elif others:
+        first = f"{writer.one_of(others)}?"
+    return writer.rule(f"{writer.text(name + '(')} {first} {writer.text(')')}")
 
 
 class _JsonNames(ast.NodeTransformer):

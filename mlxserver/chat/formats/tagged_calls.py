@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxserver.chat.formats.calls import Sink, Tools
+from mlxserver.chat.formats.grammar import GrammarWriter, many
 from mlxserver.chat.formats.json_calls import BrokenCall
 from mlxserver.chat.formats.scanner import Scanner
-from mlxserver.chat.formats.schemas import is_string
+from mlxserver.chat.formats.schemas import is_string, required, string_pattern, string_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,41 @@ class TaggedCalls:
     @property
     def opening(self) -> str:
         return self.start or self.name[0]
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.start, self.end)
+
+    def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
+        calls = writer.one_of(self._call_of(writer, tools, name) for name in tools.parameters)
+        front = writer.text(self.start + self.break_ if self.start and self.name[0] else self.start)
+        back = writer.text(self.break_ + self.end if self.end and self.close else self.end)
+        if self.holds_several:
+            return f"{front} {many(calls, writer.text(self.break_), tools.is_parallel)} {back}"
+        return many(f"{front} {calls} {back}", writer.space(), tools.is_parallel)
+
+    def _call_of(self, writer: GrammarWriter, tools: Tools, name: str) -> str:
+        needed = required(tools.parameters[name])
+        parts = [writer.text(self.name[0] + name + self.name[1] + self.break_ * bool(self.name[0]))]
+        for key, schema in tools.properties(name).items():
+            argument = self._argument_of(writer, key, schema)
+            parts.append(argument if key in needed else f"({argument})?")
+        parts.append(writer.text(self.close))
+        return writer.rule(" ".join(parts))
+
+    def _argument_of(self, writer: GrammarWriter, key: str, schema: Any) -> str:
+        pad = "\n" * self.pads_values
+        end = pad + self.value_end
+        key_end = self.literal_key_end if self.literal_key_end and is_string(schema) else self.key[1]
+        gap = self.break_ * bool(self.value_start)
+        front = writer.text(self.key[0] + key + key_end + gap + self.value_start + pad)
+        if not is_string(schema):
+            value = f"{writer.json(schema)} {writer.text(end)}"
+        elif (values := string_values(schema)) is not None:
+            value = f"{writer.one_of(writer.text(text) for text in values)} {writer.text(end)}"
+        else:
+            value = writer.text_until(end, string_pattern(schema))
+        return f"{front} {value} {writer.text(self.break_)}"
 
     def read(self, scanner: Scanner, sink: Sink, tools: Tools) -> Generator[None, None, None]:
         openings = tuple(mark for mark in (self.start, self.name[0]) if mark)
