@@ -28,8 +28,7 @@ def chat_body(body: Any) -> Fields:
     chat: Fields = {"messages": [*system, *_messages(fields["messages"])]}
     if isinstance(fields.get("tools"), list):
         chat["tools"] = [_tool(tool) for tool in fields["tools"]]
-    if choice := _tool_choice(fields.get("tool_choice")):
-        chat["tool_choice"] = choice
+    chat |= _tool_choice(_object(fields, "tool_choice")) | _response_format(fields)
     if "stop_sequences" in fields:
         chat["stop"] = fields["stop_sequences"]
     chat["max_tokens"] = fields.get("max_tokens", DEFAULT_MAX_TOKENS)
@@ -124,12 +123,26 @@ def _tool(tool: Any) -> Fields:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(choice: Any) -> Any:
+def _tool_choice(choice: Fields) -> Fields:
     """llama-server takes ``none`` for ``auto``, and so does this."""
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    if kind == "tool":
-        return {"type": "function", "function": {"name": _text(choice, "name")}}
-    return {"auto": "auto", "any": "required"}.get(kind) if isinstance(kind, str) else None
+    found: Fields = {}
+    match choice.get("type"):
+        case "any":
+            found["tool_choice"] = "required"
+        case "tool":
+            found["tool_choice"] = {"type": "function", "function": {"name": _text(choice, "name")}}
+    if choice.get("disable_parallel_tool_use") is True:
+        found["parallel_tool_calls"] = False
+    return found
+
+
+def _response_format(fields: Fields) -> Fields:
+    """A JSON schema that ``output_config`` gives for the answer."""
+    wanted = _object(_object(fields, "output_config"), "format")
+    if not wanted:
+        return {}
+    schema = {"schema": wanted.get("schema")}
+    return {"response_format": {"type": wanted.get("type"), "json_schema": schema}}
 
 
 def _thinking_tokens(budget: Any) -> int:

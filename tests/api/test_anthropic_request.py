@@ -115,7 +115,7 @@ def test_tools() -> None:
 @pytest.mark.parametrize(
     ("choice", "wanted"),
     [
-        ({"type": "auto"}, "auto"),
+        ({"type": "auto"}, None),
         ({"type": "any"}, "required"),
         ({"type": "tool", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
         ({"type": "none"}, None),
@@ -125,7 +125,21 @@ def test_tools() -> None:
     ],
 )
 def test_tool_choices(choice: Any, wanted: Any) -> None:
-    assert chat_body({"messages": [], "tool_choice": choice}).get("tool_choice") == wanted
+    body = chat_body({"messages": [], "tool_choice": choice})
+    assert (body.get("tool_choice"), "parallel_tool_calls" in body) == (wanted, False)
+
+
+def test_one_call_at_a_time() -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    assert chat_body({"messages": [], "tool_choice": choice})["parallel_tool_calls"] is False
+
+
+def test_a_schema_for_the_answer() -> None:
+    schema = {"type": "object"}
+    wanted = {"format": {"type": "json_schema", "schema": schema}, "effort": "low"}
+    found = chat_body({"messages": [], "output_config": wanted})["response_format"]
+    assert found == {"type": "json_schema", "json_schema": {"schema": schema}}
+    assert "response_format" not in chat_body({"messages": [], "output_config": {"effort": "low"}})
 
 
 @pytest.mark.parametrize(
