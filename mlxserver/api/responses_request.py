@@ -159,7 +159,7 @@ def _tools(tools: Any) -> list[Fields]:
 def _function(tool: Any) -> Fields | None:
     fields: Fields = tool if isinstance(tool, dict) else {}
     if fields.get("type") != "function":
-        log.warning("unsupported Responses tool type '%s' skipped", _text(fields, "type"))
+        log.warning("unsupported Responses tool type %.40r skipped", _text(fields, "type"))
         return None
     described = {name: value for name, value in fields.items() if name != "type"}
     return {"type": "function", "function": {"strict": True} | described}
