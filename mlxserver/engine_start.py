@@ -58,6 +58,7 @@ def load(options: Any) -> tuple[Model, EngineConfig]:
     """Runs in the engine thread."""
     from mlxserver.engine.config import EngineConfig
     from mlxserver.models.load import ModelSource, load_model
+    from mlxserver.models.rope_options import RopeOptions
 
     source = ModelSource(
         path=options.model or "",
@@ -68,7 +69,8 @@ def load(options: Any) -> tuple[Model, EngineConfig]:
         hf_cache=os.environ.get("LLAMA_CACHE", ""),
     )
     log.info("loading model '%s'", source.name)
-    model, notes = load_model(source, options.dtype, options.weights, options.override_kv)
+    rope = RopeOptions.from_options(options)
+    model, notes = load_model(source, options.dtype, options.weights, options.override_kv, rope)
     for note in notes:
         log.info("%s", note)
     return model, EngineConfig.from_options(options, model.info.n_ctx_train)

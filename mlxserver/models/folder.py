@@ -23,11 +23,16 @@ from mlxserver.models.device import (
 from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model, ModelInfo, piece_text
 from mlxserver.models.parameters import n_bytes, n_parameters, named_parameters
+from mlxserver.models.rope import set_rope
+from mlxserver.models.rope_config import trained_rope
+from mlxserver.models.rope_options import FROM_MODEL, RopeOptions
 
 _LOAD_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, RuntimeError)
 
 
-def load_folder(path: Path, name: str, dtype: str, weights: WeightPolicy) -> tuple[Model, list[str]]:
+def load_folder(
+    path: Path, name: str, dtype: str, weights: WeightPolicy, rope: RopeOptions = FROM_MODEL
+) -> tuple[Model, list[str]]:
     """Loads the model in the folder ``path``; ``name`` is what the user called it.
 
     Returns the model, all its parameters evaluated, and lines worth a log entry. Raises ModelError,
@@ -45,9 +50,11 @@ def load_folder(path: Path, name: str, dtype: str, weights: WeightPolicy) -> tup
         module, notes = _load(path, dtype, weights)
     except _LOAD_ERRORS as error:
         raise ModelError(f"{path}: {' '.join(str(error).split())[:300] or type(error).__name__}") from error
+    text = {**config, **config.get("text_config", {})}
+    if rope.names:
+        notes += _change_rope(module, text, rope)
     tokenizer = from_folder(path)
     templates = chat_templates(path)
-    text = {**config, **config.get("text_config", {})}
     info = ModelInfo(
         path=name,
         architecture=str(config.get("model_type", "")),
@@ -64,6 +71,13 @@ def load_folder(path: Path, name: str, dtype: str, weights: WeightPolicy) -> tup
         sampling_defaults=sampling_defaults.from_generation_config(generation),
     )
     return Model(module, tokenizer, info), notes
+
+
+def _change_rope(module: Any, text: Mapping[str, Any], rope: RopeOptions) -> list[str]:
+    try:
+        return set_rope(module, str(text.get("model_type", "")), trained_rope(module, text), rope)
+    except ModelError as error:
+        raise ModelError(f"{', '.join(rope.names)}: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mlxserver.models.device import WeightPolicy
 from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model
+from mlxserver.models.rope_options import FROM_MODEL, RopeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ def load_model(
     dtype: str = "auto",
     weights: WeightPolicy = "auto",
     override_kv: Sequence[str] = (),
+    rope: RopeOptions = FROM_MODEL,
 ) -> tuple[Model, list[str]]:
     """Loads a model in the calling thread, which is to be the one that runs it; all weights are evaluated.
 
@@ -45,10 +47,10 @@ def load_model(
 
         if override_kv:
             raise ModelError("--override-kv applies to GGUF files only")
-        return load_folder(path, source.name, dtype, weights)
+        return load_folder(path, source.name, dtype, weights, rope)
     from mlxserver.models.gguf.load import load_gguf
 
-    return load_gguf(path, source.name, dtype, weights, override_kv)
+    return load_gguf(path, source.name, dtype, weights, override_kv, rope)
 
 
 def local_path(source: ModelSource) -> Path:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mlxserver.models.errors import ModelError
-from mlxserver.models.gguf.metadata import Hyperparameters, apply_overrides
+from mlxserver.models.gguf.metadata import Hyperparameters
 
 
 def keys(**values: object) -> Hyperparameters:
@@ -23,29 +23,3 @@ def test_counts_numbers_and_texts() -> None:
             kv.number(key)
     with pytest.raises(ModelError, match="llama.n is '3', not a text"):
         kv.text("n", "")
-
-
-def test_overrides() -> None:
-    metadata = {"a": 1, "b": 2.0, "c": True, "d": "x", "tokens": ["a"]}
-    entries = ["a=int:-5", "b=float:1e3", "c=bool:false", "d=str:y:z=w", "new=int:7"]
-    assert apply_overrides(metadata, entries) == []
-    assert metadata == {"a": -5, "b": 1000.0, "c": False, "d": "y:z=w", "tokens": ["a"], "new": 7}
-
-
-def test_an_override_of_another_type_is_left_out() -> None:
-    metadata = {"a": 1, "c": True, "tokens": ["a"]}
-    notes = apply_overrides(metadata, ["a=float:1", "c=int:1", "tokens=str:x"])
-    assert metadata == {"a": 1, "c": True, "tokens": ["a"]}
-    assert notes == [
-        "override of a ignored: it is int in the file, not float",
-        "override of c ignored: it is bool in the file, not int",
-        "override of tokens ignored: it is an array in the file, not str",
-    ]
-
-
-@pytest.mark.parametrize(
-    "entry", ["", "a", "a=1", "a=int", "a=long:1", "a=bool:yes", "a=int:x", f"{'k' * 128}=int:1"]
-)
-def test_malformed_overrides(entry: str) -> None:
-    with pytest.raises(ModelError, match="malformed KV override"):
-        apply_overrides({}, [entry])

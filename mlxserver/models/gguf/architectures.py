@@ -12,7 +12,6 @@ from typing import Any
 
 from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf.model_file import ModelFile
-from mlxserver.models.gguf.rope import rope_scaling
 
 Config = dict[str, Any]
 
@@ -120,7 +119,6 @@ def _base_config(file: ModelFile, model_type: str) -> Config:
         "vocab_size": _vocabulary_size(file),
         "max_position_embeddings": kv.count("context_length"),
         "rope_theta": kv.number("rope.freq_base", 10000.0),
-        "rope_scaling": rope_scaling(file),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
@@ -143,16 +141,6 @@ def _vocabulary_size(file: ModelFile) -> int:
     return embedding.shape[0]
 
 
-def _plain_rope(file: ModelFile) -> Config:
-    if rope_scaling(file):
-        raise ModelError(f"rope scaling is not supported for the architecture {file.architecture!r}")
-    return {}
-
-
-def _mixtral(file: ModelFile) -> Config:
-    return {**_plain_rope(file), **_expert_counts(file)}
-
-
 def _expert_counts(file: ModelFile) -> Config:
     kv = file.hyperparameters
     n_experts, n_used = kv.count("expert_count"), kv.count("expert_used_count")
@@ -164,7 +152,6 @@ def _expert_counts(file: ModelFile) -> Config:
 def _qwen_moe(file: ModelFile) -> Config:
     kv, counts = file.hyperparameters, _expert_counts(file)
     return {
-        **_plain_rope(file),
         **counts,
         "moe_intermediate_size": kv.count(
             "expert_feed_forward_length",
@@ -191,7 +178,6 @@ def _query_scalar(file: ModelFile, layers_of_27b: int) -> float:
 def _gemma2(file: ModelFile) -> Config:
     kv = file.hyperparameters
     return {
-        **_plain_rope(file),
         "query_pre_attn_scalar": _query_scalar(file, 46),
         "attn_logit_softcapping": kv.number("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": kv.number("final_logit_softcapping", 30.0),
@@ -257,7 +243,7 @@ _LLAMA = Architecture("llama", {**_ATTENTION, **_DENSE}, permuted=True)
 _MIXTRAL = Architecture(
     "mixtral",
     {**_ATTENTION, **_experts("block_sparse_moe.gate", "block_sparse_moe.switch_mlp")},
-    _mixtral,
+    _expert_counts,
     permuted=True,
 )
 _MOE = _experts("mlp.gate", "mlp.switch_mlp")
@@ -280,7 +266,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         _qwen_moe,
     ),
     "qwen3moe": Architecture("qwen3_moe", {**_ATTENTION, **_QK_NORM, **_MOE}, _qwen_moe),
-    "gemma": Architecture("gemma", {**_ATTENTION, **_DENSE}, _plain_rope, norm_offset=1.0),
+    "gemma": Architecture("gemma", {**_ATTENTION, **_DENSE}, norm_offset=1.0),
     "gemma2": Architecture("gemma2", {**_ATTENTION, **_FOUR_NORMS, **_DENSE}, _gemma2, norm_offset=1.0),
     "gemma3": Architecture(
         "gemma3_text", {**_ATTENTION, **_QK_NORM, **_FOUR_NORMS, **_DENSE}, _gemma3, norm_offset=1.0

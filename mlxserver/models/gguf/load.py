@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,22 @@ from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf import rope
 from mlxserver.models.gguf.architectures import Architecture, lookup, model_config
 from mlxserver.models.gguf.file_types import file_type
-from mlxserver.models.gguf.metadata import apply_overrides
 from mlxserver.models.gguf.model_file import ModelFile, open_model
+from mlxserver.models.gguf.overrides import OverriddenMetadata
 from mlxserver.models.gguf.weights import Loaded, load_weights
 from mlxserver.models.model import Model, ModelInfo, Tokenizer, piece_text
 from mlxserver.models.parameters import n_bytes
+from mlxserver.models.rope import set_rope
+from mlxserver.models.rope_options import FROM_MODEL, RopeOptions
 
 
 def load_gguf(
-    path: Path, name: str, dtype: str, weights: WeightPolicy, override_kv: Sequence[str]
+    path: Path,
+    name: str,
+    dtype: str,
+    weights: WeightPolicy,
+    override_kv: Sequence[str] = (),
+    rope_options: RopeOptions = FROM_MODEL,
 ) -> tuple[Model, list[str]]:
     """Loads the file (or the first part of a split one) at ``path``; ``name`` is what the user called it.
 
@@ -39,7 +47,8 @@ def load_gguf(
     Raises ModelError.
     """
     file = open_model(path)
-    notes = apply_overrides(file.metadata, override_kv)
+    metadata = OverriddenMetadata(file.metadata, override_kv)
+    file = replace(file, metadata=metadata)
     architecture = lookup(file)
     tokenizer = _tokenizer(file)
     module = _build(file, architecture)
@@ -47,10 +56,10 @@ def load_gguf(
     kind = compute_dtype(dtype, _own_type(file))
     require_experts(module, kind)
     loaded = load_weights(module, file, architecture, kind, keeps_quantized(weights))
-    rope.set_frequencies(module, file)
+    notes = set_rope(module, architecture.model_type, rope.trained_rope(file), rope_options)
     module.eval()
     info = _info(file, name, module, tokenizer, file_type_loaded(file, loaded, kind))
-    return Model(module, tokenizer, info), notes + _notes(loaded, kind)
+    return Model(module, tokenizer, info), metadata.notes + notes + _notes(loaded, kind)
 
 
 def file_type_loaded(file: ModelFile, loaded: Loaded, dtype: mx.Dtype) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,48 +58,3 @@ class Hyperparameters:
         if value is None:
             return ModelError(f"the GGUF file has no key {name}")
         return ModelError(f"the GGUF key {name} is {str(value)[:40]!r}, not {wanted}")
-
-
-def apply_overrides(metadata: dict[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Applies ``--override-kv`` entries ``KEY=TYPE:VALUE`` to ``metadata``.
-
-    Returns a line for every entry that does not fit the type in the file, which is left out as in llama.cpp.
-    Raises ModelError for a malformed entry.
-    """
-    notes = []
-    for entry in overrides:
-        key, value = _parse_override(entry)
-        known = metadata.get(key)
-        if known is not None and _kind(known) != _kind(value):
-            notes.append(f"override of {key} ignored: it is {_kind(known)} in the file, not {_kind(value)}")
-        else:
-            metadata[key] = value
-    return notes
-
-
-def _parse_override(entry: str) -> tuple[str, Any]:
-    key, equals, typed = entry.partition("=")
-    kind, colon, text = typed.partition(":")
-    parse = _PARSERS.get(kind)
-    if not (equals and colon and parse and len(key) < 128 and len(text) < 128):
-        raise ModelError(f"malformed KV override {entry!r}: KEY=int|float|bool|str:VALUE is wanted")
-    try:
-        return key, parse(text)
-    except ValueError as error:
-        raise ModelError(f"malformed KV override {entry!r}: {text!r} is no {kind}") from error
-
-
-def _parse_bool(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(text)
-    return text == "true"
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": _parse_bool, "str": str}
-
-
-def _kind(value: Any) -> str:
-    for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (str, "str")):
-        if isinstance(value, kind):
-            return name
-    return "an array"
