@@ -22,11 +22,14 @@ DEFAULT_CHAIN = (
 )
 
 
+TriggerKind = Literal["word", "token", "pattern", "pattern_full"]
+
+
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """What makes a lazy grammar begin: a text, one token, or a pattern over all the text so far."""
 
-    kind: Literal["word", "token", "pattern", "pattern_full"]
+    kind: TriggerKind
     value: str
     token: int = -1
 
@@ -39,6 +42,20 @@ class Grammar:
     text: str
     lazy: bool = False
     triggers: tuple[Trigger, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """How long reasoning may be, and the tokens around it."""
+
+    start: tuple[int, ...]
+    ends: tuple[tuple[int, ...], ...]
+    forced: tuple[int, ...]
+    """What ends reasoning that went past the budget: a message, and the end."""
+    tokens: int = -1
+    """-1: without bound; it can still be ended from outside."""
+    prefill: tuple[int, ...] = ()
+    """The end of the prompt, which may have opened the reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +94,7 @@ class SamplingParams:
     post_sampling_probs: bool = False
     min_keep: int = 0
     grammar: Grammar | None = None
+    reasoning_budget: ReasoningBudget | None = None
 
 
 class SamplerError(ValueError):

@@ -15,6 +15,7 @@ from mlxserver.sampling.mirostat import MirostatState
 from mlxserver.sampling.params import SamplingParams
 from mlxserver.sampling.penalties import Window
 from mlxserver.sampling.random import ConditionalDraws, Draws, Mersenne
+from mlxserver.sampling.reasoning_budget import BudgetState
 
 
 class Row:
@@ -27,12 +28,14 @@ class Row:
         n_vocab: int,
         breakers: Callable[[tuple[str, ...]], Breakers],
         grammar: GrammarState | None = None,
+        budget: BudgetState | None = None,
     ) -> None:
         self.params = params
         self.signature = signature(params)
         self.needs_host = not HOST.isdisjoint(self.signature)
         self.draws = Draws(Mersenne(params.seed).doubles)
         self.grammar = grammar
+        self.budget = budget
         self.redraws = self._doubles() if grammar is not None and can_resample(self.signature) else None
         """In place of ``draws`` where a grammar may refuse a token, and another one is drawn then."""
         self._sampled: tuple[mx.array, int] | None = None
@@ -59,16 +62,39 @@ class Row:
         if self.grammar is not None:
             self.grammar.check()
 
+    @property
+    def follows_tokens(self) -> bool:
+        """Its newest token must be known before the next one is chosen."""
+        return self.grammar is not None or self.budget is not None
+
+    @property
+    def forced_token(self) -> int:
+        """The one token that may come next; -1: any."""
+        return -1 if self.budget is None else self.budget.forced_token
+
     def remember(self, tokens: mx.array, place: int) -> None:
-        """The row's newest token, which its grammar needs before the next one."""
+        """The row's newest token, which its grammar and budget need before the next one."""
         self._sampled = (tokens, place)
 
     def catch_up(self) -> None:
-        """Its grammar takes in the newest token; waits for it if need be, but for nothing launched later."""
-        if self.grammar is not None and self._sampled is not None:
-            tokens, place = self._sampled
-            self._sampled = None
-            self.grammar.accept(cast(list[int], tokens.tolist())[place])
+        """They take in the newest token; waits for it if need be, but for nothing launched later."""
+        if self._sampled is None:
+            return
+        tokens, place = self._sampled
+        self._sampled = None
+        token = cast(list[int], tokens.tolist())[place]
+        for known in self._heard_by_grammar(token):
+            if self.grammar is not None:
+                self.grammar.accept(known)
+
+    def _heard_by_grammar(self, token: int) -> Sequence[int]:
+        """A lazy grammar hears nothing of reasoning but its end, which may be its trigger."""
+        if self.budget is None:
+            return (token,)
+        was_thinking = self.budget.is_thinking
+        self.budget.accept(token)
+        is_lazy = self.params.grammar is not None and self.params.grammar.lazy
+        return self.budget.ended_by if is_lazy and was_thinking else (token,)
 
     def state(self) -> list[mx.array]:
         """What must be evaluated with the step, so that graphs do not grow."""

@@ -16,6 +16,7 @@ from mlxserver.sampling.group import Group
 from mlxserver.sampling.infill import Infill
 from mlxserver.sampling.params import SamplingParams, validate
 from mlxserver.sampling.probs import TokenProbs
+from mlxserver.sampling.reasoning_budget import BudgetState
 from mlxserver.sampling.report import Certain, LogProbs, PostSamplingProbs, Report
 from mlxserver.sampling.row import Row
 from mlxserver.sampling.selection import Selected
@@ -69,7 +70,9 @@ class Sampler:
     def begin(self, row: int, params: SamplingParams, prompt: Sequence[int]) -> None:
         """A request starts to generate on ``row`` after ``prompt``. Raises SamplerError."""
         validate(params)
-        self._rows[row] = Row(params, prompt, self._n_vocab, self._breakers, self._grammar(params))
+        self._rows[row] = Row(
+            params, prompt, self._n_vocab, self._breakers, self._grammar(params), self._budget(params)
+        )
         self._batch = ()
 
     def _grammar(self, params: SamplingParams) -> GrammarState | None:
@@ -78,6 +81,17 @@ class Sampler:
         compiler = compiler_of(self._vocabulary)
         matcher = compiler.matcher(params.grammar)
         return GrammarState(params.grammar, matcher, compiler.tokenizer, self._vocabulary)
+
+    def _budget(self, params: SamplingParams) -> BudgetState | None:
+        budget = params.reasoning_budget
+        return None if budget is None else BudgetState(budget, self._vocabulary.piece)
+
+    def end_reasoning(self, row: int) -> None:
+        """As if the row's reasoning had used up its budget, if it is at it."""
+        budget = self._rows[row].budget
+        if budget is not None:
+            self._rows[row].catch_up()
+            budget.end()
 
     def end(self, row: int) -> None:
         del self._rows[row]
@@ -95,17 +109,19 @@ class Sampler:
         """``logits`` (B, n_vocab), one of ``rows`` a line; the chain's state moves on by one token."""
         if self._batch != tuple(rows):
             self._regroup(rows)
-        constrained = [(place, self._rows[row]) for place, row in enumerate(rows) if self._rows[row].grammar]
+        members = [self._rows[row] for row in rows]
+        constrained = [(place, row) for place, row in enumerate(members) if row.follows_tokens]
         if constrained:
             # the masks are made while the device is at the forward pass
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             for _, row in constrained:
                 row.catch_up()
+            logits = _with_forced(logits, [row.forced_token for row in members])
         selected = [group.sample(_lines(logits, group.places)) for group in self._groups]
         tokens = _in_batch_order([s.tokens for s in selected], [g.places for g in self._groups])
         for place, row in constrained:
             row.remember(tokens, place)
-        states = [array for row in rows for array in self._rows[row].state()]
+        states = [array for row in members for array in row.state()]
         return Sampled(tokens, states, self._reports(logits, rows, tokens, selected))
 
     def _regroup(self, rows: Sequence[int]) -> None:
@@ -151,6 +167,15 @@ def _int(scalar: mx.array) -> int:
 
 def _lines(logits: mx.array, places: Sequence[int]) -> mx.array:
     return logits if len(places) == logits.shape[0] else logits[mx.array(list(places))]
+
+
+def _with_forced(logits: mx.array, forced: Sequence[int]) -> mx.array:
+    """Where a token is forced (not -1), it is the only one that is possible."""
+    if max(forced) < 0:
+        return logits
+    tokens = mx.array(list(forced), dtype=mx.int32)[:, None]
+    is_possible = (tokens < 0) | (mx.arange(logits.shape[-1], dtype=mx.int32)[None] == tokens)
+    return mx.where(is_possible, logits, -mx.inf)
 
 
 def _in_batch_order(parts: Sequence[mx.array], places: Sequence[Sequence[int]]) -> mx.array:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import OrderedDict
 from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -14,7 +16,7 @@ from mlxserver.sampling.grammar.gbnf import parse_gbnf
 from mlxserver.sampling.grammar.lark import to_lark
 from mlxserver.sampling.grammar.nodes import GrammarError
 from mlxserver.sampling.grammar.recursion import check_left_recursion
-from mlxserver.sampling.grammar.schema import schema_grammar
+from mlxserver.sampling.grammar.schema import SchemaError, schema_grammar
 from mlxserver.sampling.grammar.tokens import make_tokenizer
 from mlxserver.sampling.params import Grammar, SamplerError
 from mlxserver.sampling.vocabulary import Vocabulary
@@ -56,24 +58,25 @@ class GrammarCompiler:
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         try:
-            lark = self._lark(grammar)
+            matcher = LLMatcher(self.tokenizer, self._lark(grammar), log_level=0, limits=_LIMITS)
+            if matcher.is_error():
+                raise _refusal(matcher.get_error(), grammar)
+        except SchemaError as error:
+            raise SamplerError(str(error)) from None
         except GrammarError as error:
             log.warning("grammar refused: %s", error)
             raise SamplerError("failed to parse grammar") from None
-        matcher = LLMatcher(self.tokenizer, lark, log_level=0, limits=_LIMITS)
-        if matcher.is_error():
-            log.warning("grammar refused: %s", matcher.get_error())
-            raise SamplerError("failed to parse grammar")
         return matcher
 
     def _lark(self, grammar: Grammar) -> str:
         if len(grammar.text) > MAX_TEXT:
             raise GrammarError("the grammar is too large")
-        if grammar.kind == "json_schema":
-            return self._lark(schema_grammar(grammar.text))
         if grammar.kind == "lark":
             return grammar.text
-        rules = parse_gbnf(grammar.text, self._token_id)
+        if grammar.kind == "json_schema":
+            rules = schema_grammar(_parsed(grammar.text)).rules()
+        else:
+            rules = parse_gbnf(grammar.text, self._token_id)
         check_left_recursion(rules)
         return to_lark(rules)
 
@@ -84,6 +87,23 @@ class GrammarCompiler:
     def _forget_old(self) -> None:
         while len(self._ready) > 1 and (len(self._ready) > _KEPT or _size(self._ready) > _KEPT_TEXT):
             self._ready.popitem(last=False)
+
+
+def _parsed(schema: str) -> Any:
+    try:
+        return json.loads(schema)
+    except ValueError as error:
+        raise SchemaError(str(error)) from None
+
+
+def _refusal(reason: str, grammar: Grammar) -> GrammarError:
+    """llguidance says in its first line what it cannot do."""
+    first = reason.partition("\n")[0]
+    if grammar.kind != "json_schema":
+        return GrammarError(first)
+    if "oneOf" in first:
+        first = "oneOf: more than one of the alternatives may fit"
+    return SchemaError(first.rpartition("failed to compile JSON schema: ")[2])
 
 
 def _size(ready: OrderedDict[tuple[str, str], LLMatcher]) -> int:

@@ -36,10 +36,13 @@ _ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]"
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
-def parse_gbnf(text: str, token_id: TokenId) -> Rules:
-    """The rules by name, ``root`` among them; every name is defined. The later of two of one name counts."""
+def parse_gbnf(text: str, token_id: TokenId, given: Rules | None = None) -> Rules:
+    """The rules by name, ``root`` among them; every name is defined. The later of two of one name counts.
+
+    ``given`` rules may be named in the text.
+    """
     try:
-        rules = _Parser(text.partition("\0")[0], token_id).rules()
+        rules = _Parser(text.partition("\0")[0], token_id).rules(given or {})
     except RecursionError:
         raise GrammarError("the grammar is nested too deeply") from None
     if "root" not in rules:
@@ -57,8 +60,8 @@ class _Parser:
         self._n_symbols = 0
         """As llama.cpp counts them: names, groups and the helpers of repetitions; they bound repetitions."""
 
-    def rules(self) -> Rules:
-        rules: dict[str, Alt] = {}
+    def rules(self, given: Rules) -> Rules:
+        rules: dict[str, Alt] = dict(given)
         self._skip(_SPACE_AND_LINES)
         while self._peek():
             name, alternatives = self._rule()

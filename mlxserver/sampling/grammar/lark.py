@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mlxserver.sampling.grammar.json_strings import JsonStrings
-from mlxserver.sampling.grammar.nodes import Alt, Chars, GrammarError, Node, Ref, Repeat, Rules, Seq, Token
+from mlxserver.sampling.grammar.nodes import (
+    Alt,
+    Chars,
+    GrammarError,
+    Json,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Token,
+)
 from mlxserver.sampling.grammar.recursion import productive
 from mlxserver.sampling.grammar.regex import bounds, char_class
 
@@ -51,6 +62,8 @@ class _Writer:
                 return self._lexeme(char_class(ranges)) if ranges else None
             case Token(id, negated):
                 return f"<[^{id}]>" if negated else f"<[{id}]>"
+            case Json(schema):
+                return f"%json {schema}"
             case Ref(name):
                 return self._rule(name) if name in self._rules else None
             case Seq(items):

@@ -32,6 +32,13 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Json:
+    """A JSON text that fits llguidance's reading of ``schema`` (a JSON text itself)."""
+
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ref:
     name: str
 
@@ -55,7 +62,7 @@ class Repeat:
     most: int | None
 
 
-Node = Chars | Token | Ref | Seq | Alt | Repeat
+Node = Chars | Token | Json | Ref | Seq | Alt | Repeat
 Rules = Mapping[str, Alt]
 
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from mlxserver.sampling.grammar.nodes import Alt, Chars, GrammarError, Node, Ref, Repeat, Rules, Seq, Token
+from mlxserver.sampling.grammar.nodes import (
+    Alt,
+    Chars,
+    GrammarError,
+    Json,
+    Node,
+    Ref,
+    Repeat,
+    Rules,
+    Seq,
+    Token,
+)
 
 
 def check_left_recursion(rules: Rules) -> None:
@@ -107,7 +118,7 @@ def _ends(node: Node, known: set[str]) -> bool:
     match node:
         case Chars(ranges):
             return bool(ranges)
-        case Token():
+        case Token() | Json():
             return True
         case Ref(name):
             return name in known
