@@ -30,6 +30,7 @@ AREAS = tuple(
         "cache",
         "slots",
         "save",
+        "shift",
     )
 )
 EXPECTED_FAILURES = Path(__file__).with_name("expected_failures.txt")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
-from mlxserver.kv.trie import Node, PrefixTrie
+from mlxserver.kv.trie import Node, PrefixTrie, path_tokens
 
 BYTES = 10
 """Of one token's state."""
@@ -225,3 +225,18 @@ def test_common_prefix_of_equal_and_nested_sequences(n: int) -> None:
 
     assert common_prefix(list(range(n)), list(range(8))) == n
     assert common_prefix([*range(n), 99, 5], [*range(n), 98, 5]) == n
+
+
+def test_the_latest_leaves_below_a_match() -> None:
+    trie = PrefixTrie(None)
+    for number in range(20):
+        put(trie, (1, 2, number, 5))
+    put(trie, (9, 9))
+    again = trie.match(BASE_IDENTITY, (1, 2, 3, 5))
+    trie.touch(again.nodes[-1])
+    match = trie.match(BASE_IDENTITY, (1, 2, 77))
+    paths = [tuple(path_tokens(node)) for node in trie.recent(BASE_IDENTITY, match, 3)]
+    assert paths == [(1, 2, 3, 5), (1, 2, 19, 5), (1, 2, 18, 5)]
+    everywhere = trie.recent(BASE_IDENTITY, trie.match(BASE_IDENTITY, (4,)), 2)
+    assert [tuple(path_tokens(node)) for node in everywhere] == [(1, 2, 3, 5), (9, 9)]
+    assert trie.recent(OTHER, match=trie.match(OTHER, (1,)), count=3) == []
