@@ -23,6 +23,7 @@ from mlxserver.chat.template import ChatTemplate, Vocabulary, make_template
 from mlxserver.engine.mailbox import ENGINE_THREAD
 from mlxserver.engine_start import StartedEngine, start_engine
 from mlxserver.models.errors import ModelError
+from mlxserver.options.vertex import read_vertex_ai
 from mlxserver.telemetry.log import srv
 
 if TYPE_CHECKING:
@@ -65,17 +66,19 @@ class Server(uvicorn.Server):
 
 def serve(options: Any) -> int:
     """The exit code of the process."""
-    state = ServerState(options)
+    state, port = ServerState(options), options.port
     try:
-        config = uvicorn_config(make_app(state), options)
+        vertex = read_vertex_ai(os.environ)
+        config = uvicorn_config(make_app(state, vertex), options)
         config.load()
-        listener = bind(options.host, options.port, options.reuse_port)
+        port = vertex.port if vertex else port
+        listener = bind(options.host, port, options.reuse_port)
     except (NotADirectoryError, ValueError) as error:
         log.error("%s", error)
     except ssl.SSLError as error:
         log.error("cannot use the TLS key and certificate: %s", error)
     except OSError as error:
-        log.error("couldn't bind HTTP server socket, hostname: %s, port: %d", options.host, options.port)
+        log.error("couldn't bind HTTP server socket, hostname: %s, port: %d", options.host, port)
         log.error("%s", error)
     else:
         warn_of_open_origins(options)

@@ -10,19 +10,23 @@ from mlxserver.api.gates import Limits, Readiness
 from mlxserver.api.router import Router
 from mlxserver.api.routes import ROUTES
 from mlxserver.api.state import ServerState
+from mlxserver.api.vertex import with_vertex_routes
+from mlxserver.options.vertex import VertexAi
 
 
-def make_app(state: ServerState) -> ASGIApp:
+def make_app(state: ServerState, vertex: VertexAi | None = None) -> ASGIApp:
     """CORS header, OPTIONS, readiness, key, route.
 
-    Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that no header can hold.
+    Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that no header can hold
+    and for routes of ``vertex`` that are taken.
     """
     options = state.options
     if options.metrics and state.metrics is None:
         from mlxserver.telemetry.metrics import Metrics
 
         state.metrics = Metrics()
-    app: ASGIApp = Router(state, ROUTES, options.api_prefix, _files(options.path, options.api_prefix))
+    routes = with_vertex_routes(ROUTES, vertex) if vertex else ROUTES
+    app: ASGIApp = Router(state, routes, options.api_prefix, _files(options.path, options.api_prefix))
     app = Limits(app, options.timeout)
     if options.api_key:
         app = ApiKeys(app, options.api_key)

@@ -70,7 +70,9 @@ class Router:
 
     async def _answer(self, route: Route | None, scope: Scope, receive: Receive, status: _Status) -> None:
         request = Request(scope, receive)
-        response = NOT_FOUND_RESPONSE if route is None else await _run(route.handler, request, self._state)
+        response = (
+            NOT_FOUND_RESPONSE if route is None else await answer_of(route.handler, request, self._state)
+        )
         if response.status_code == 404:
             response = NOT_FOUND_RESPONSE
         try:
@@ -102,7 +104,8 @@ class _Status:
 NOT_FOUND_RESPONSE = json_response(NOT_FOUND, 404)
 
 
-async def _run(handler: Handler, request: Request, state: ServerState) -> Response:
+async def answer_of(handler: Handler, request: Request, state: ServerState) -> Response:
+    """What the handler answers, or the error that it raises as an answer."""
     try:
         return await handler(request, state)
     except ApiError as error:
