@@ -73,7 +73,10 @@ def load(options: Any) -> tuple[Model, EngineConfig]:
     model, notes = load_model(source, options.dtype, options.weights, options.override_kv, rope)
     for note in notes:
         log.info("%s", note)
-    return model, EngineConfig.from_options(options, model.info.n_ctx_train)
+    config = EngineConfig.from_options(
+        options, model.info.n_ctx_train, model.info.pooling, has_logits=not model.is_encoder
+    )
+    return model, config
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

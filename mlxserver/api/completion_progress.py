@@ -8,7 +8,7 @@ from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.errors import ApiError
 from mlxserver.api.generation import Began, Delta, ProbEntry, Progress, Result, Timings, Update
 from mlxserver.chat.text_stream import TextRules, TextStream
-from mlxserver.engine.task import Event, Failed, Finished, PromptProgress, Started, Token, TokenProbs
+from mlxserver.engine.task import Event, Failed, Finished, PromptProgress, Started, Token, TokenProbs, Vectors
 from mlxserver.models.model import Tokenizer
 from mlxserver.telemetry.log import slot
 
@@ -63,6 +63,8 @@ class RunningCompletion:
                 return self._progress(event)
             case Finished():
                 return [self._finish(event)]
+            case Vectors():
+                return []
             case Failed():
                 self.has_ended = True
                 raise ApiError(event.type, event.message, **event.fields)

@@ -9,8 +9,10 @@ from mlxserver.api import (
     anthropic,
     chat,
     completions,
+    embeddings,
     infill,
     operations,
+    rerank,
     responses,
     slot_actions,
     slots,
@@ -51,8 +53,6 @@ class Route:
         }
 
 
-NO_EMBEDDINGS = "This server does not support embeddings. Start it with `--embeddings`"
-NO_RERANKING = "This server does not support reranking. Start it with `--reranking`"
 NO_AUDIO = "The current model does not support audio input."
 
 ROUTER_ONLY = "only a router, a server started without a model, has it: 404 as llama-server with a model"
@@ -88,20 +88,9 @@ ROUTES = (
     Route("POST", ("/responses/input_tokens", "/v1/responses/input_tokens"), responses.count_input_tokens),
     Route("POST", ("/v1/messages",), anthropic.create_message),
     Route("POST", ("/v1/messages/count_tokens",), anthropic.count_input_tokens),
-    Route(
-        "POST",
-        ("/embedding", "/embeddings", "/v1/embeddings"),
-        without(NO_EMBEDDINGS),
-        "deferred",
-        "501 as without --embeddings",
-    ),
-    Route(
-        "POST",
-        ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"),
-        without(NO_RERANKING),
-        "deferred",
-        "501 as without --reranking",
-    ),
+    Route("POST", ("/embedding", "/embeddings"), embeddings.embeddings),
+    Route("POST", ("/v1/embeddings",), embeddings.openai_embeddings),
+    Route("POST", ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), rerank.rerank),
     Route(
         "POST",
         ("/audio/transcriptions", "/v1/audio/transcriptions"),

@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlxserver.engine.batch_check import rows_agree
 from mlxserver.engine.cache_types import cache_types
 from mlxserver.engine.config import EngineConfig
+from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.scheduler import Scheduler
@@ -19,6 +20,7 @@ from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.caches import cache_maker
 from mlxserver.models.errors import ModelError
+from mlxserver.models.hidden_states import hidden_states
 from mlxserver.models.model import Model
 from mlxserver.models.rotary import Rotation, find_rotations
 from mlxserver.sampling.sampler import Sampler
@@ -52,14 +54,16 @@ class Assembly:
         trie = _trie(config)
         scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie, adds_bos=tokenizer.add_bos)
         # a padded head is wider than the vocabulary
-        sampler = Sampler(self._logits().shape[-1], tokenizer.eog_ids, tokenizer)
+        width = tokenizer.n_vocab if model.is_encoder else self._logits().shape[-1]
+        sampler = Sampler(width, tokenizer.eog_ids, tokenizer)
+        embedder = Embedder(model, config.pooling) if config.embedding else None
         mover = Mover(states, trie)
-        runner = Runner(model.module, states, mover, sampler, self._alone)
+        runner = Runner(model.module, states, mover, sampler, self._alone, embedder)
         return Parts(scheduler, runner, SlotActions(model, config, states, mover, scheduler.reuse))
 
     def rebuild(self) -> Parts:
         """As ``build``; raises whatever the model raises where it cannot evaluate a token any more."""
-        mx.eval(self._logits())
+        mx.eval(self._hidden() if self._model.is_encoder else self._logits())
         return self.build()
 
     def _states(self) -> SlotStates:
@@ -72,6 +76,9 @@ class Assembly:
         logits: mx.array = self._model.module(mx.array([[0]]))
         return logits
 
+    def _hidden(self) -> mx.array:
+        return hidden_states(self._model)(mx.array([[0]]), mx.array([1]))
+
     @cached_property
     def _alone(self) -> bool:
         """Whether slots have to decode one by one."""
@@ -79,6 +86,8 @@ class Assembly:
         if names := self._states().alone:
             log.warning("slots decode one by one: %s cannot be batched", ", ".join(names))
             return True
+        if model.is_encoder:
+            return False
         if config.n_slots > 1 and config.warmup and not rows_agree(model.module, self._make_cache):
             log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
             return True

@@ -36,15 +36,27 @@ class EngineConfig:
     cache_reuse: int = 0
     """Default of a request's ``n_cache_reuse``."""
     context_shift: bool = False
+    embedding: bool = False
+    pooling: str = "none"
+    has_logits: bool = True
+    """False for encoders, which read only."""
+
+    @property
+    def splits_embeddings(self) -> bool:
+        """Whether a prompt may be evaluated in pieces for its embedding."""
+        return self.pooling == "last" and self.has_logits
 
     @classmethod
-    def from_options(cls, options: Any, n_ctx_train: int) -> EngineConfig:
+    def from_options(
+        cls, options: Any, n_ctx_train: int, model_pooling: str = "", has_logits: bool = True
+    ) -> EngineConfig:
         auto = options.parallel < 0
         n_slots = AUTO_PARALLEL if auto else options.parallel
         unified = bool(auto or options.kv_unified)
         wanted = options.ctx_size or n_ctx_train
         n_ctx, n_ctx_slot = context_sizes(wanted, n_slots, unified, n_ctx_train)
-        n_batch = max(1, min(wanted, options.batch_size))
+        # a causal model never has more than its context to read; nothing bounds what an encoder is sent
+        n_batch = max(1, min(wanted, options.batch_size) if has_logits else options.batch_size)
         return cls(
             n_slots=n_slots,
             n_ctx=n_ctx,
@@ -65,6 +77,9 @@ class EngineConfig:
             swa_full=options.swa_full,
             cache_reuse=options.cache_reuse,
             context_shift=options.context_shift,
+            embedding=options.embedding,
+            pooling=options.pooling or model_pooling or "none",
+            has_logits=has_logits,
         )
 
 

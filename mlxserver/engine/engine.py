@@ -156,8 +156,8 @@ class Engine:
         scheduler, plan = parts.scheduler, step.plan
         with self._lock:
             # a launch may block while the device is busy: only between steps of one kind is the time a step's
-            if ahead is None or bool(ahead.plan.chunks) == bool(plan.chunks):
-                scheduler.pace.ran(seconds, sum(len(c.tokens) for c in plan.chunks), len(plan.decodes))
+            if ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt):
+                scheduler.pace.ran(seconds, plan.n_prompt, len(plan.decodes))
             scheduler.commit(plan, result)
         self._flush(scheduler)
 

@@ -102,6 +102,18 @@ class Decode:
 
 
 @dataclass(frozen=True, slots=True)
+class Embed:
+    """A prompt, or a piece of one, that is evaluated for an embedding and leaves no state in its slot."""
+
+    slot: int
+    task_id: int
+    tokens: tuple[int, ...]
+    start: int
+    is_last: bool
+    normalize: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Carried out in the order of the fields."""
 
@@ -112,10 +124,17 @@ class Plan:
     """State stored and copied between the prompts and the tokens."""
     joins: tuple[Join, ...] = ()
     decodes: tuple[Decode, ...] = ()
+    embeds: tuple[Embed, ...] = ()
 
     @property
     def has_work(self) -> bool:
-        return bool(self.moves or self.chunks or self.decodes)
+        return bool(self.moves or self.chunks or self.decodes or self.embeds)
+
+    @property
+    def n_prompt(self) -> int:
+        """Prompt tokens that are evaluated without being decoded."""
+        evaluated: tuple[Chunk | Embed, ...] = (*self.chunks, *self.embeds)
+        return sum(len(part.tokens) for part in evaluated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +148,19 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedded:
+    """The vectors of a prompt: one, or one for each token; with pooling ``rank`` its scores."""
+
+    slot: int
+    task_id: int
+    vectors: tuple[list[float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The outcome of a plan."""
 
     tokens: tuple[SampledToken, ...] = ()
+    embedded: tuple[Embedded, ...] = ()
     failures: tuple[Failed, ...] = ()
     """Tasks that ended in an error; what their slots hold is not to be used again."""

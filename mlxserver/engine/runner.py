@@ -1,4 +1,4 @@
-"""Carries out a plan on arrays: prompt chunks, then one forward pass for all slots that decode."""
+"""Carries out a plan on arrays: prompt chunks, one forward pass for all slots that decode, embeddings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
-from mlxserver.engine.plan import Chunk, Decode, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.task import Failed
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.sampling.params import SamplerError
 from mlxserver.sampling.sampler import Sampled, Sampler
 
 log = logging.getLogger("mlxserver.srv")
+
+Item = Move | Chunk | Join | Decode | Embed
+"""What a plan has for one task."""
 
 
 @dataclass(slots=True)
@@ -26,6 +30,8 @@ class Step:
     plan: Plan
     sampled: list[tuple[list[Decode], Sampled]] = field(default_factory=list)
     """A group of rows in the order of its batch, and what it gave."""
+    embedded: tuple[list[Embed], mx.array] | None = None
+    """The rows of the step's embeddings and what the embedder gave."""
     marker: mx.array | None = None
     failures: list[Failed] = field(default_factory=list)
     broken: set[int] = field(default_factory=set)
@@ -40,13 +46,20 @@ class Runner:
     """
 
     def __init__(
-        self, module: Any, states: SlotStates, mover: Mover, sampler: Sampler, alone: bool = False
+        self,
+        module: Any,
+        states: SlotStates,
+        mover: Mover,
+        sampler: Sampler,
+        alone: bool = False,
+        embedder: Embedder | None = None,
     ) -> None:
         self._module = module
         self._states = states
         self._mover = mover
         self._sampler = sampler
         self._alone = alone
+        self._embedder = embedder
         self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
         """Slot -> the task whose sampler it has; a task that failed has none."""
@@ -81,15 +94,23 @@ class Runner:
         """Wait for a step and read its tokens back."""
         tokens: list[SampledToken] = []
         for rows, sampled in step.sampled:
+        embeds = [embed for embed in plan.embeds if embed.task_id not in step.broken]
+        if embeds:
+            self._guard(step, embeds, lambda: self._embed(step, embeds))
             self._guard(
                 step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(step, rows, sampled))
             )
         if not step.sampled and step.marker is not None:
             self._guard(step, list(step.plan.chunks), lambda: mx.eval(step.marker))
-        return Result(tuple(tokens), tuple(step.failures))
+        return Result(tuple(tokens), tuple(embedded), tuple(step.failures))
 
     def _move(self, step: Step, moves: Sequence[Move]) -> None:
         for move in moves:
+        embedded: list[Embedded] = []
+        if step.embedded is not None and self._embedder is not None:
+            embeds, result = step.embedded
+            read = self._embedder.read
+            self._guard(step, embeds, lambda: embedded.extend(read(embeds, result)))
             done = move.task_id not in step.broken and self._guard(
                 step, [move], lambda move=move: self._mover.carry_out(move)
             )
@@ -110,6 +131,10 @@ class Runner:
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
 
     def _decode(self, step: Step, decodes: list[Decode], order: list[int]) -> None:
+    def _embed(self, step: Step, embeds: list[Embed]) -> None:
+        assert self._embedder is not None, "the engine was not started for embeddings"
+        step.embedded = embeds, self._embedder.launch(embeds)
+
         tokens = self._next_inputs(order)
         logits = self._module(tokens[:, None], cache=self._states.decode(order))[:, -1]
         sampled = self._sampler.sample(logits, order)
@@ -157,7 +182,7 @@ class Runner:
             self._fail(step, [decode], "server_error", f"got exception: {error}")
             return False
 
-    def _guard(self, step: Step, items: Sequence[Move | Chunk | Join | Decode], work: Any) -> bool:
+    def _guard(self, step: Step, items: Sequence[Item], work: Any) -> bool:
         """An error fails the tasks that it belongs to; what their slots hold is dropped.
 
         Raises where the other slots' state cannot be evaluated any more either. Whether all went well.
@@ -175,9 +200,7 @@ class Runner:
             mx.eval(self._states.arrays())
         return False
 
-    def _fail(
-        self, step: Step, items: Sequence[Move | Chunk | Join | Decode], type: str, message: str
-    ) -> None:
+    def _fail(self, step: Step, items: Sequence[Item], type: str, message: str) -> None:
         for item in items:
             self._task_of.pop(item.slot, None)
             step.broken.add(item.task_id)

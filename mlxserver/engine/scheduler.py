@@ -10,8 +10,22 @@ from mlxserver.engine.cells import Cells
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.context_shift import shift_of
 from mlxserver.engine.deferred import Deferred
+from mlxserver.engine.embeddings import Embeddings, too_long
 from mlxserver.engine.pace import Pace
-from mlxserver.engine.plan import Copy, Cut, Decode, Discard, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.plan import (
+    Chunk,
+    Copy,
+    Cut,
+    Decode,
+    Discard,
+    Embed,
+    Embedded,
+    Join,
+    Move,
+    Plan,
+    Result,
+    SampledToken,
+)
 from mlxserver.engine.prompts import Prompts
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.selection import select_slot
@@ -27,6 +41,7 @@ from mlxserver.engine.task import (
     StopReason,
     Task,
     Token,
+    Vectors,
 )
 from mlxserver.kv.trie import PrefixTrie
 
@@ -57,6 +72,7 @@ class Scheduler:
         self.pace = Pace()
         self._cells = Cells(config, self.slots, self.reuse)
         self._prompts = Prompts(config, states, self.slots, self.reuse, self.pace)
+        self._embeddings = Embeddings(config, self.slots, self.pace)
 
     # ------------------------------------------------------------ requests
 
@@ -136,7 +152,7 @@ class Scheduler:
         )
         for decode in decodes:
             self.slots[decode.slot].n_launched += 1
-        return Plan(tuple(moves), chunks, (*shares, *copies), joins, decodes)
+        return Plan(tuple(moves), chunks, (*shares, *copies), joins, decodes, self._embeddings.batch())
 
     def commit(self, plan: Plan, result: Result) -> None:
         """Take in what a plan gave: counters, events, ends."""
@@ -152,6 +168,8 @@ class Scheduler:
             slot = self._slot_of(sampled.task_id)
             if slot and slot.state is SlotState.GENERATING:
                 self._take(slot, sampled, now)
+        for embedded in result.embedded:
+            self._take_embedded(embedded, now)
 
     # -------------------------------------------------------------- starts
 
@@ -162,7 +180,7 @@ class Scheduler:
         others = [other for other in self.slots if other.is_free and other is not slot]
         if len(others) < len(task.children):
             return False
-        self._is_untidy = True
+        self._is_untidy |= not task.is_embedding
         _launch(slot, task, task.id)
         for child, (task_id, sampling) in zip(others, task.children, strict=False):
             _launch(child, replace(task, id=task_id, sampling=sampling, children=()), task_id)
@@ -181,7 +199,9 @@ class Scheduler:
             slot.t_start = slot.t_first = slot.t_last = self._clock()
             if self._ends_at_once(slot, slot.task):
                 continue
-            if self.reuse.worth_waiting_for(slot, slot.task) or not self._cells.has_room_for(slot):
+            if slot.task.is_embedding:
+                self._start_embedding(slot)
+            elif self.reuse.worth_waiting_for(slot, slot.task) or not self._cells.has_room_for(slot):
                 waiting.add(slot.task_id)
             else:
                 moves += self._start(slot, slot.task)
@@ -192,12 +212,15 @@ class Scheduler:
 
     def _ends_at_once(self, slot: Slot, task: Task) -> bool:
         """A prompt without tokens, or with too many, needs nothing that others hold."""
-        if not task.tokens:
+        if task.is_embedding or not self._config.has_logits:
+            if refused := self._embeddings.refusal(task, slot.n_ctx):
+                self._fail(refused)
+        elif not task.tokens:
             for each in (*slot.children, slot):
                 self._events.append(Started(each.task_id, each.id, 0, 0, slot.t_start))
                 self._finish(each, "none")
         elif len(task.tokens) >= slot.n_ctx:
-            self._fail(_too_long(task, slot.n_ctx))
+            self._fail(too_long(task, slot.n_ctx))
         elif task.n_cache_reuse > 0 and (reason := self._states.cannot_shift):
             message = f"n_cache_reuse cannot be used with this model: {reason}"
             self._fail(Failed(task.id, "invalid_request_error", message))
@@ -216,6 +239,10 @@ class Scheduler:
         cached = self.counters.prompt_tokens_cached + slot.n_past
         self.counters = replace(self.counters, prompt_tokens_cached=cached)
         return taken.moves
+
+    def _start_embedding(self, slot: Slot) -> None:
+        slot.state = SlotState.EMBEDDING
+        self._events.append(Started(slot.task_id, slot.id, slot.n_prompt, 0, slot.t_start))
 
     # ------------------------------------------------------- parts of plan
 
@@ -292,21 +319,32 @@ class Scheduler:
         if slot.task and slot.task.return_progress:
             self._progress(slot, slot.n_prompt, now)
 
+    def _take_embedded(self, embedded: Embedded, now: float) -> None:
+        slot = self._slot_of(embedded.task_id)
+        if slot:
+            slot.t_first = slot.t_last = now
+            seconds = self.counters.prompt_seconds + now - slot.t_start
+            self.counters = replace(self.counters, prompt_seconds=seconds)
+            self._events.append(Vectors(slot.task_id, embedded.vectors))
+            self._finish(slot, "none")
+
     def _progress(self, slot: Slot, processed: int, now: float) -> None:
         if slot.task and slot.task.return_progress:
             self._events.append(PromptProgress(slot.task_id, slot.n_prompt, slot.n_past, processed, now))
 
     def _count(self, plan: Plan) -> None:
-        if not (plan.chunks or plan.decodes):
+        parts: tuple[Chunk | Decode | Embed, ...] = (*plan.chunks, *plan.decodes, *plan.embeds)
+        busy = {part.slot for part in parts}
+        if not busy:
             return
         counters = self.counters
-        busy = {chunk.slot for chunk in plan.chunks} | {decode.slot for decode in plan.decodes}
+        n_cells = [slot.n_cells for slot in self.slots] + [e.start + len(e.tokens) for e in plan.embeds]
         self.counters = replace(
             counters,
-            prompt_tokens=counters.prompt_tokens + sum(len(c.tokens) for c in plan.chunks) + len(plan.joins),
+            prompt_tokens=counters.prompt_tokens + plan.n_prompt + len(plan.joins),
             decodes=counters.decodes + 1,
             busy_slots=counters.busy_slots + len(busy),
-            n_tokens_max=max(counters.n_tokens_max, *(slot.n_cells for slot in self.slots)),
+            n_tokens_max=max(counters.n_tokens_max, *n_cells),
         )
 
     # ---------------------------------------------------------------- ends
@@ -386,9 +424,3 @@ def _launch(slot: Slot, task: Task, task_id: int) -> None:
     slot.shifts = []
     slot.n_past = slot.n_prompt_done = slot.n_launched = 0
     slot.generated = []
-
-
-def _too_long(task: Task, n_ctx: int) -> Failed:
-    n = len(task.tokens)
-    message = f"request ({n} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
-    return Failed(task.id, "exceed_context_size_error", message, {"n_prompt_tokens": n, "n_ctx": n_ctx})

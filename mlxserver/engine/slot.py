@@ -17,6 +17,7 @@ class SlotState(Enum):
     PROMPT = "processing prompt"
     WAIT_PARENT = "wait for parent"
     GENERATING = "generating"
+    EMBEDDING = "embedding"
 
 
 @dataclass(slots=True)
@@ -116,7 +117,7 @@ class Slot:
             n_ctx=self.n_ctx,
             is_processing=busy,
             task_id=self.task_id,
-            n_prompt_tokens=len(self.tokens),
+            n_prompt_tokens=self.n_prompt if self.task and self.task.is_embedding else len(self.tokens),
             n_prompt_tokens_processed=self.n_prompt_done - self.n_past if busy else 0,
             n_prompt_tokens_cache=self.n_past if busy else 0,
             settings=self.task.settings if self.task else None,

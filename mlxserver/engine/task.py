@@ -36,6 +36,9 @@ class Task:
     children: tuple[tuple[int, SamplingParams], ...] = ()
     identity: CacheIdentity = BASE_IDENTITY
     settings: object = None
+    is_embedding: bool = False
+    """Evaluate the prompt for its embedding, or its rank, and sample nothing."""
+    embd_normalize: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,19 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Vectors:
+    """What an embedding task gave; Finished follows. One vector, one for each token, or scores."""
+
+    task_id: int
+    vectors: tuple[list[float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The slot is free again. ``n_tokens`` is what it keeps: prompt + generated - 1.
 
     ``reason``: ``eos``, ``limit`` (n_predict or the context; then ``truncated`` tells which),
-    ``stop`` (the event loop asked for it), ``none`` (an empty prompt).
+    ``stop`` (the event loop asked for it), ``none`` (an empty prompt, or an embedding).
     """
 
     task_id: int
@@ -96,7 +107,7 @@ class Failed:
     """Further keys of the error object (n_prompt_tokens, n_ctx)."""
 
 
-Event = Started | PromptProgress | Token | Finished | Failed
+Event = Started | PromptProgress | Token | Vectors | Finished | Failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from mlxserver.models.device import (
     keeps_quantized,
     require_experts,
 )
+from mlxserver.models.encoders.folder import MODEL_TYPES, load_encoder
 from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model, ModelInfo, piece_text
 from mlxserver.models.parameters import n_bytes, n_parameters, named_parameters
@@ -45,6 +46,9 @@ def load_folder(
         raise ModelError(f"{path}: no MLX model folder: config.json is missing or empty")
     if "model_file" in config:
         raise ModelError(f"{path}: the model brings its own code ({config['model_file']}), which is not run")
+    if config.get("model_type") in MODEL_TYPES:
+        rope.refuse(f"the encoder {config['model_type']!r}")
+        return load_encoder(path, config, name, dtype, weights)
     generation = read_json(path / "generation_config.json")
     try:
         module, notes = _load(path, dtype, weights)

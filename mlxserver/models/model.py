@@ -15,6 +15,8 @@ class Tokenizer(Protocol):
     eos_id: int
     add_bos: bool
     add_eos: bool
+    sep_id: int
+    add_sep: bool
     eog_ids: frozenset[int]
     """Every end-of-generation token (EOS, EOT, EOM, ...)."""
     fim_pre: int
@@ -41,6 +43,10 @@ class Tokenizer(Protocol):
         ...
 
 
+POOLINGS = ("none", "mean", "cls", "last", "rank")
+"""Ways to make one vector of a prompt, numbered as in llama.cpp."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What ``/props`` and ``/v1/models`` tell of a model."""
@@ -63,15 +69,28 @@ class ModelInfo:
     sampling_defaults: dict[str, Any] = field(default_factory=dict)
     """``general.sampling.*`` of a GGUF file, keyed by the SamplingParams field."""
     media_marker: str = ""
+    pooling: str = ""
+    """How the model's embeddings are meant to be pooled, where it says so."""
+    rerank_template: str = ""
+    """A prompt with ``{query}`` and ``{document}``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """``module`` is an mlx-lm model: ``module(tokens (B, L), cache=[...])`` gives logits (B, L, n_vocab)."""
+    """``module`` is an mlx-lm model: ``module(tokens (B, L), cache=[...])`` gives logits (B, L, n_vocab).
+
+    Or it is one of ``models.encoders``, which has ``hidden`` instead.
+    """
 
     module: Any
     tokenizer: Tokenizer
     info: ModelInfo
+    classifier: Any = None
+    """A ``models.classifier.Classifier``, where the model has one."""
+
+    @property
+    def is_encoder(self) -> bool:
+        return hasattr(self.module, "hidden")
 
 
 def piece_text(tokenizer: Tokenizer, token: int) -> str:

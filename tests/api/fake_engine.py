@@ -32,6 +32,7 @@ class ByteTokenizer:
     n_vocab = 300
     bos_id, eos_id = BOS, EOS
     add_bos, add_eos = True, False
+    sep_id, add_sep = -1, False
     eog_ids = frozenset({EOS})
     fim_pre = fim_suf = fim_mid = fim_rep = fim_sep = -1
 

@@ -27,6 +27,7 @@ AREAS = tuple(
         "anthropic",
         "responses",
         "infill",
+        "embeddings",
         "cache",
         "slots",
         "save",

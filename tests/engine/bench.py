@@ -43,7 +43,7 @@ class Letters:
     """A vocabulary in which token i is the byte i; nothing ends a generation unless ``eog_ids`` says so."""
 
     n_vocab = tiny.VOCAB
-    bos_id = eos_id = fim_pre = fim_suf = fim_mid = fim_rep = fim_sep = -1
+    bos_id = eos_id = sep_id = fim_pre = fim_suf = fim_mid = fim_rep = fim_sep = -1
     add_bos = add_eos = False
 
     def __init__(self, eog_ids: frozenset[int] = frozenset()) -> None:

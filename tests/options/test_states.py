@@ -130,7 +130,7 @@ def test_bundles_are_judged_by_what_they_set() -> None:
     assert (options.hf_repo, options.hf_file) == ("ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b-mxfp4.gguf")
     assert not options.kv_unified and not options.given("temp")
     assert parse_command_line(["--fim-qwen-7b-default"], {}).cache_reuse == 256
-    assert "--embedding (from --embd-gemma-default)" in refused("--embd-gemma-default")[0]
+    assert parse_command_line(["--embd-gemma-default"], {}).embedding
     assert "--spec-draft-hf" in " ".join(refused("--fim-qwen-14b-spec"))
     assert "--spec-type (from --spec-default)" in refused("--spec-default")[0]
     assert "--tools (from --agent)" in refused("--agent")[0]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf.model_file import ModelFile
 
 Config = dict[str, Any]
+
+ENCODERS = "mlxserver.models.encoders"
+"""Where the classes are that mlx-lm has not."""
 
 _BLOCK = re.compile(r"blk\.(?P<number>\d+)\.(?P<part>.+)")
 
@@ -51,9 +54,10 @@ def _experts(router: str, experts: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How a GGUF architecture becomes a model of ``mlx_lm.models.<model_type>``.
+    """How a GGUF architecture becomes a model of ``<package>.<model_type>``.
 
-    ``layer`` maps the tensor names within ``blk.N`` to module paths within ``model.layers.N``.
+    ``top`` maps the names of tensors outside layers to module paths, ``layer`` those within ``blk.N`` to
+    module paths within ``model.layers.N``.
     ``permuted``: the rows of queries and keys are in the order of ggml's interleaved rotary embedding.
     ``norm_offset``: norms are stored as the class's weight plus this.
     ``partial_rope``: the rotary embedding may turn only the first dimensions of a head.
@@ -62,9 +66,15 @@ class Architecture:
     model_type: str
     layer: Mapping[str, str]
     config: Callable[[ModelFile], Config] = lambda file: {}
+    top: Mapping[str, str] = field(default_factory=lambda: _TOP)
+    package: str = "mlx_lm.models"
     permuted: bool = False
     norm_offset: float = 0.0
     partial_rope: bool = False
+
+    @property
+    def is_encoder(self) -> bool:
+        return self.package == ENCODERS
 
 
 def lookup(file: ModelFile) -> Architecture:
@@ -100,7 +110,7 @@ def module_path(tensor: str, architecture: Architecture) -> str:
         if path == _SINKS:
             return f"model.layers.{block['number']}.{path}"
         return f"model.layers.{block['number']}.{path}.{suffix}" if path else ""
-    return f"{_TOP[stem]}.{suffix}" if stem in _TOP else ""
+    return f"{architecture.top[stem]}.{suffix}" if stem in architecture.top else ""
 
 
 def _base_config(file: ModelFile, model_type: str) -> Config:
@@ -115,7 +125,8 @@ def _base_config(file: ModelFile, model_type: str) -> Config:
         "num_attention_heads": heads,
         "num_key_value_heads": kv.count("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "rms_norm_eps": kv.number("attention.layer_norm_rms_epsilon"),
+        # encoders have the other kind of norm
+        "rms_norm_eps": kv.number("attention.layer_norm_rms_epsilon", kv.get("attention.layer_norm_epsilon")),
         "vocab_size": _vocabulary_size(file),
         "max_position_embeddings": kv.count("context_length"),
         "rope_theta": kv.number("rope.freq_base", 10000.0),
@@ -239,6 +250,44 @@ def _gpt_oss(file: ModelFile) -> Config:
     }
 
 
+_ENCODER_TOP = {
+    "token_embd": "model.embed_tokens",
+    "token_types": "model.embed_types",
+    "position_embd": "model.embed_positions",
+    "token_embd_norm": "model.embed_norm",
+}
+_ENCODER_LAYER = {
+    **{name: path for name, path in _ATTENTION.items() if not name.endswith("norm")},
+    **_DENSE,
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output_norm": "attention_norm",
+    "layer_output_norm": "output_norm",
+}
+
+
+def _encoder(file: ModelFile) -> Config:
+    if file.metadata.get(f"{file.architecture}.attention.causal", True):
+        raise ModelError(f"{file.path}: an encoder whose attention is causal is not supported")
+    types = file.tensors.get("token_types.weight")
+    return {
+        "layer_norm_eps": file.hyperparameters.number("attention.layer_norm_epsilon"),
+        "type_vocab_size": types.shape[0] if types else 0,
+        "tie_word_embeddings": False,
+        "fused_qkv": "blk.0.attn_qkv.weight" in file.tensors,
+        "bias": "blk.0.ffn_up.bias" in file.tensors,
+        "rope_theta": 0.0,
+    }
+
+
+def _nomic_bert(file: ModelFile) -> Config:
+    theta = file.hyperparameters.number("rope.freq_base", 10000.0)
+    return {**_encoder(file), "hidden_act": "swiglu", "rope_theta": theta}
+
+
+def _encoder_architecture(config: Callable[[ModelFile], Config]) -> Architecture:
+    return Architecture("bert", _ENCODER_LAYER, config, top=_ENCODER_TOP, package=ENCODERS)
+
+
 _LLAMA = Architecture("llama", {**_ATTENTION, **_DENSE}, permuted=True)
 _MIXTRAL = Architecture(
     "mixtral",
@@ -283,4 +332,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         partial_rope=True,
     ),
     "gpt-oss": Architecture("gpt_oss", _GPT_OSS_LAYER, _gpt_oss),
+    "bert": _encoder_architecture(_encoder),
+    "nomic-bert": _encoder_architecture(_nomic_bert),
 }

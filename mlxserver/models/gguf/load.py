@@ -23,11 +23,12 @@ from mlxserver.models.device import (
 from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf import rope
 from mlxserver.models.gguf.architectures import Architecture, lookup, model_config
+from mlxserver.models.gguf.classifier import load_classifier
 from mlxserver.models.gguf.file_types import file_type
 from mlxserver.models.gguf.model_file import ModelFile, open_model
 from mlxserver.models.gguf.overrides import OverriddenMetadata
 from mlxserver.models.gguf.weights import Loaded, load_weights
-from mlxserver.models.model import Model, ModelInfo, Tokenizer, piece_text
+from mlxserver.models.model import POOLINGS, Model, ModelInfo, Tokenizer, piece_text
 from mlxserver.models.parameters import n_bytes
 from mlxserver.models.rope import set_rope
 from mlxserver.models.rope_options import FROM_MODEL, RopeOptions
@@ -56,10 +57,18 @@ def load_gguf(
     kind = compute_dtype(dtype, _own_type(file))
     require_experts(module, kind)
     loaded = load_weights(module, file, architecture, kind, keeps_quantized(weights))
-    notes = set_rope(module, architecture.model_type, rope.trained_rope(file), rope_options)
+    notes = _set_rope(module, file, architecture, rope_options)
     module.eval()
+    head = load_classifier(file, kind)
     info = _info(file, name, module, tokenizer, file_type_loaded(file, loaded, kind))
-    return Model(module, tokenizer, info), metadata.notes + notes + _notes(loaded, kind)
+    return Model(module, tokenizer, info, head), metadata.notes + notes + _notes(loaded, kind)
+
+
+def _set_rope(module: Any, file: ModelFile, architecture: Architecture, given: RopeOptions) -> list[str]:
+    if not architecture.is_encoder:
+        return set_rope(module, architecture.model_type, rope.trained_rope(file), given)
+    given.refuse(f"the encoder {file.architecture!r}")
+    return []
 
 
 def file_type_loaded(file: ModelFile, loaded: Loaded, dtype: mx.Dtype) -> str:
@@ -68,7 +77,7 @@ def file_type_loaded(file: ModelFile, loaded: Loaded, dtype: mx.Dtype) -> str:
 
 def _build(file: ModelFile, architecture: Architecture) -> Any:
     config = model_config(file, architecture)
-    arch = importlib.import_module(f"mlx_lm.models.{architecture.model_type}")
+    arch = importlib.import_module(f"{architecture.package}.{architecture.model_type}")
     try:
         module: Any = arch.Model(arch.ModelArgs.from_dict(config))
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError) as error:
@@ -122,7 +131,14 @@ def _info(file: ModelFile, name: str, module: Any, tokenizer: Tokenizer, ftype: 
         chat_template=_text(file.metadata, "tokenizer.chat_template"),
         chat_template_tool_use=_text(file.metadata, "tokenizer.chat_template.tool_use"),
         sampling_defaults=sampling_defaults.from_metadata(file.metadata),
+        pooling=_pooling(kv.get("pooling_type")),
+        rerank_template=_text(file.metadata, "tokenizer.chat_template.rerank"),
     )
+
+
+def _pooling(number: Any) -> str:
+    """Of a model that does not say how it is pooled: the empty text."""
+    return POOLINGS[number] if isinstance(number, int) and 0 <= number < len(POOLINGS) else ""
 
 
 def _size(file: ModelFile, module: Any) -> int:

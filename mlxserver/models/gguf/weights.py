@@ -16,7 +16,7 @@ from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.quantized import quantize
 
 from mlxserver.models.errors import ModelError
-from mlxserver.models.gguf import rope
+from mlxserver.models.gguf import classifier, rope
 from mlxserver.models.gguf.architectures import Architecture, module_path
 from mlxserver.models.gguf.blocks import GROUP, Bytes, Packed
 from mlxserver.models.gguf.convert import FLOATS, QUANTIZED, Values, float_array, pack, packed_arrays, unpack
@@ -47,7 +47,8 @@ def load_weights(
     Raises ModelError for a tensor without a place, a place without a tensor, or a shape that does not fit.
     """
     filler = _Filler(module, file, architecture, dtype, keep)
-    tensors = [tensor for tensor in file.tensors.values() if tensor.name not in rope.TENSORS]
+    others = {*rope.TENSORS, *classifier.TENSORS}
+    tensors = [tensor for tensor in file.tensors.values() if tensor.name not in others]
     for tensor, converted in _ahead(filler.convert, tensors):
         filler.place(tensor, converted)
     filler.finish()

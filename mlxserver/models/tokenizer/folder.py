@@ -70,12 +70,16 @@ def _from_tokenizer_json(path: Path, config: Mapping[str, Any]) -> VocabTokenize
     encoder = _FolderEncoder(path / "tokenizer.json")
     engine = encoder.engine
     kind = type(engine.model).__name__
-    if kind not in ("BPE", "Unigram"):
-        raise ModelError(f"{path}: tokenizer type '{kind}' is not supported (supported: BPE, Unigram)")
+    if kind not in ("BPE", "Unigram", "WordPiece"):
+        supported = "BPE, Unigram, WordPiece"
+        raise ModelError(f"{path}: tokenizer type '{kind}' is not supported (supported: {supported})")
     vocab = _vocabulary(engine, _config_vocab_size(path))
     vocab.escape_spaces = not _is_byte_level(engine)
     vocab.clean_spaces = bool(config.get("clean_up_tokenization_spaces"))
     _read_special(vocab, engine, path, config)
+    if kind == "WordPiece":
+        _spell_words(vocab, engine.model.continuing_subword_prefix)
+        return VocabTokenizer(vocab, encoder)
     first = engine.encode("a", add_special_tokens=False).ids[:1]
     vocab.add_space_prefix = bool(first) and vocab.texts[first[0]][0] in (SPACE, "Ġ")
     return VocabTokenizer(vocab, encoder)
@@ -99,6 +103,14 @@ def _vocabulary(engine: tokenizers.Tokenizer, n_min: int) -> Vocabulary:
     return vocab
 
 
+def _spell_words(vocab: Vocabulary, prefix: str) -> None:
+    """As in a GGUF file: words begin with a visible space, pieces within them lose their prefix."""
+    vocab.clean_spaces = True
+    for token, text in enumerate(vocab.texts):
+        if vocab.attrs[token] & NORMAL:
+            vocab.texts[token] = text.removeprefix(prefix) if text.startswith(prefix) else SPACE + text
+
+
 def _is_byte_level(engine: tokenizers.Tokenizer) -> bool:
     return any(
         b'"ByteLevel"' in part.__getstate__() for part in (engine.decoder, engine.pre_tokenizer) if part
@@ -113,11 +125,26 @@ def _read_special(
     vocab.bos_id = vocab.ids.get(token_text(named.get("bos_token")), -1)
     vocab.eos_id = vocab.ids.get(token_text(named.get("eos_token")), ends[0] if ends else -1)
     vocab.eog_ids |= set(ends)
+    _read_classifier_tokens(vocab, engine, named)
     plain = engine.encode("a", add_special_tokens=False).ids
     processed = engine.encode("a", add_special_tokens=True).ids
     vocab.add_bos = bool(config.get("add_bos_token", processed[:1] == [vocab.bos_id] != plain[:1]))
     vocab.add_eos = bool(config.get("add_eos_token", processed[-1:] == [vocab.eos_id] != plain[-1:]))
     detect_special_ids(vocab)
+
+
+def _read_classifier_tokens(
+    vocab: Vocabulary, engine: tokenizers.Tokenizer, named: Mapping[str, Any]
+) -> None:
+    """BERT calls its BOS CLS, and its EOS SEP; what stands between two texts is told by encoding two."""
+    vocab.sep_id = vocab.ids.get(token_text(named.get("sep_token")), -1)
+    if vocab.bos_id < 0:
+        vocab.bos_id = vocab.ids.get(token_text(named.get("cls_token")), -1)
+    if vocab.eos_id < 0:
+        vocab.eos_id = vocab.sep_id
+    between = engine.encode("a", "a").ids[1:-1]
+    plain = engine.encode("a", add_special_tokens=False).ids
+    vocab.add_sep = vocab.sep_id >= 0 and between[len(plain) : -len(plain)].count(vocab.sep_id) > 1
 
 
 def token_text(value: Any) -> str:

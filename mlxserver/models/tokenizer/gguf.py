@@ -22,12 +22,14 @@ from mlxserver.models.tokenizer.vocabulary import (
     USER_DEFINED,
     Vocabulary,
 )
+from mlxserver.models.tokenizer.wordpiece import WordPieceEncoder
 
 log = logging.getLogger(__name__)
 
 _IDS = {
     "bos_id": ("bos_token_id",),
     "eos_id": ("eos_token_id",),
+    "sep_id": ("seperator_token_id",),
     "eot_id": ("eot_token_id",),
     "eom_id": ("eom_token_id",),
     "fim_pre": ("fim_pre_token_id", "prefix_token_id"),
@@ -54,8 +56,10 @@ def from_gguf(metadata: Mapping[str, Any]) -> VocabTokenizer:
         if min(map(vocab.byte_token, range(256))) < 0:
             log.warning("the vocabulary has no token for some bytes; unknown characters of a prompt are lost")
         return VocabTokenizer(vocab, SpmEncoder(vocab))
+    if model == "bert":
+        return _wordpiece(metadata)
     if model not in ("gpt2", "gemma4"):
-        raise ModelError(f"tokenizer type '{model}' is not supported (supported: gpt2, llama, gemma4)")
+        raise ModelError(f"tokenizer type '{model}' is not supported (supported: bert, gpt2, llama, gemma4)")
     pre = _pre_tokenizer(metadata, "gemma4" if model == "gemma4" else "")
     default = -1 if model == "gemma4" else 11
     vocab = _vocabulary(metadata, bos_id=min(default, pre.bos_id), eos_id=default)
@@ -66,6 +70,19 @@ def from_gguf(metadata: Mapping[str, Any]) -> VocabTokenizer:
     vocab.add_bos |= pre.whole_newlines
     merges = [_text(merge) for merge in _required(metadata, "merges")]
     return VocabTokenizer(vocab, BpeEncoder(vocab, merges, pre))
+
+
+def _wordpiece(metadata: Mapping[str, Any]) -> VocabTokenizer:
+    vocab = _vocabulary(metadata, bos_id=101, eos_id=-1)
+    vocab.sep_id = 102
+    vocab.escape_spaces = vocab.clean_spaces = True
+    vocab.add_bos = vocab.add_sep = vocab.ends_with_sep = True
+    _read_special(vocab, metadata)
+    unk_id = metadata.get("tokenizer.ggml.unknown_token_id", 100)
+    lowercase = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", True))
+    strips = bool(metadata.get("tokenizer.ggml.normalizer.strip_accents", lowercase))
+    encoder = WordPieceEncoder(vocab, unk_id if unk_id < len(vocab) else -1, lowercase, strips)
+    return VocabTokenizer(vocab, encoder)
 
 
 def _pre_tokenizer(metadata: Mapping[str, Any], implied: str) -> PreTokenizer:
@@ -106,6 +123,7 @@ def _read_special(vocab: Vocabulary, metadata: Mapping[str, Any]) -> None:
     for name, key in (
         ("add_bos", "add_bos_token"),
         ("add_eos", "add_eos_token"),
+        ("add_sep", "add_sep_token"),
         ("add_space_prefix", "add_space_prefix"),
     ):
         if (value := metadata.get(f"tokenizer.ggml.{key}")) is not None:

@@ -29,6 +29,10 @@ class VocabTokenizer:
         self.eos_id = vocab.eos_id
         self.add_bos = vocab.add_bos
         self.add_eos = vocab.add_eos
+        self.sep_id = vocab.sep_id
+        self.add_sep = vocab.add_sep
+        closing_id = vocab.eos_id if vocab.add_eos else -1
+        self._closing_id = vocab.sep_id if vocab.ends_with_sep else closing_id
         self.eog_ids = frozenset(vocab.eog_ids)
         self.fim_pre = vocab.fim_pre
         self.fim_suf = vocab.fim_suf
@@ -40,8 +44,8 @@ class VocabTokenizer:
         tokens = self._encoder.encode(_well_formed(text), parse_special)
         if add_special and self.add_bos and self.bos_id >= 0:
             tokens.insert(0, self.bos_id)
-        if add_special and self.add_eos and self.eos_id >= 0:
-            tokens.append(self.eos_id)
+        if add_special and self._closing_id >= 0:
+            tokens.append(self._closing_id)
         return tokens
 
     def piece(self, token: int, special: bool = True) -> bytes:

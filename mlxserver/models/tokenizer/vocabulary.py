@@ -37,6 +37,7 @@ class Vocabulary:
     scores: Sequence[float] = ()
     bos_id: int = -1
     eos_id: int = -1
+    sep_id: int = -1
     eot_id: int = -1
     eom_id: int = -1
     fim_pre: int = -1
@@ -47,6 +48,9 @@ class Vocabulary:
     fim_sep: int = -1
     add_bos: bool = False
     add_eos: bool = False
+    add_sep: bool = False
+    ends_with_sep: bool = False
+    """Special tokens around a text end with the separator, not with EOS."""
     add_space_prefix: bool = False
     escape_spaces: bool = False
     """Spaces are written as U+2581 in the texts of normal tokens; else these are byte-level."""

@@ -73,9 +73,9 @@ def test_sentencepiece_like(tmp_path: Path) -> None:
     assert tokenizer.eog_ids == {261} and tokenizer.is_special(0)
 
 
-def test_word_piece_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]")))
-    with pytest.raises(ModelError, match="'WordPiece' is not supported"):
+def test_other_kinds_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")))
+    with pytest.raises(ModelError, match="'WordLevel' is not supported"):
         from_folder(tmp_path)
 
 
