@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 AREAS = tuple(
@@ -51,10 +52,22 @@ def read_expected(path: Path) -> dict[str, str]:
     return expected
 
 
-def list_cases(kit: Path) -> list[str]:
+def list_cases(kit: Path) -> dict[str, str]:
+    """Case id -> the profile of the server that it is played to."""
     command = [sys.executable, str(kit / "conformance.py"), "list"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [line.split()[1] for line in listing.splitlines()]
+    return {case: profile for profile, case in (line.split()[:2] for line in listing.splitlines())}
+
+
+def shards(profiles: dict[str, str], jobs: int) -> list[list[str]]:
+    """The cases in up to ``jobs`` parts of about one size; those of one profile share a server, in order."""
+    of_profile: dict[str, list[str]] = {}
+    for case, profile in profiles.items():
+        of_profile.setdefault(profile, []).append(case)
+    parts: list[list[str]] = [[] for _ in range(jobs)]
+    for cases in sorted(of_profile.values(), key=len, reverse=True):
+        min(parts, key=len).extend(cases)
+    return [part for part in parts if part]
 
 
 def play(kit: Path, server: str, model: Path, only: list[str]) -> tuple[set[str], int]:
@@ -84,15 +97,23 @@ def main() -> int:
     parser.add_argument("--kit", type=Path, required=True, help="the folder of conformance.py")
     parser.add_argument("--model", type=Path, required=True, help="the SmolLM2 GGUF file")
     parser.add_argument("--server", default=shlex.quote(str(Path(sys.executable).with_name("mlxserver"))))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="servers at a time")
     parser.add_argument("globs", nargs="*", default=AREAS, help="case ids (default: %(default)s)")
     args = parser.parse_args()
     if not (args.kit / "conformance.py").exists():
         return kit_is_absent(args.kit)
 
-    chosen = [case for case in list_cases(args.kit) if any(fnmatch.fnmatch(case, g) for g in args.globs)]
+    profiles = list_cases(args.kit)
+    chosen = {case: profiles[case] for case in profiles if any(fnmatch.fnmatch(case, g) for g in args.globs)}
     expected = read_expected(EXPECTED_FAILURES).keys() & set(chosen)
     start = time.monotonic()
-    failed, deaths = play(args.kit, args.server, args.model, list(args.globs))
+    with ThreadPoolExecutor(args.jobs) as pool:
+        played = pool.map(
+            lambda part: play(args.kit, args.server, args.model, part), shards(chosen, args.jobs)
+        )
+        outcomes = list(played)
+    failed = set().union(*(outcome[0] for outcome in outcomes))
+    deaths = sum(outcome[1] for outcome in outcomes)
 
     for case in sorted(expected - failed):
         print(f"PASSED, BUT LISTED in {EXPECTED_FAILURES.name}: {case}")
