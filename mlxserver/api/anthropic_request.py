@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from mlxserver.api.errors import server_error
+from mlxserver.api.errors import RequestFault
 from mlxserver.api.json_body import dump_json
 
 DEFAULT_MAX_TOKENS = 4096
@@ -24,7 +24,7 @@ def chat_body(body: Any) -> Fields:
     fields: Fields = body if isinstance(body, dict) else {}
     system = _system_message(fields.get("system"))
     if "messages" not in fields:
-        raise server_error("'messages' is required")
+        raise RequestFault("'messages' is required")
     chat: Fields = {"messages": [*system, *_messages(fields["messages"])]}
     if isinstance(fields.get("tools"), list):
         chat["tools"] = [_tool(tool) for tool in fields["tools"]]

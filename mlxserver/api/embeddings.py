@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.embedding_runner import EMPTY, Tokens, Vector, evaluate, pooling_of
-from mlxserver.api.errors import invalid_request, not_supported, server_error
+from mlxserver.api.errors import RequestFault, invalid_request, not_supported
 from mlxserver.api.field_types import integer, text, value_or
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
@@ -68,7 +68,7 @@ def _wants_base64(body: dict[str, Any]) -> bool:
     try:
         encoding = text(body["encoding_format"])
     except ValueError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     if encoding not in ("float", "base64"):
         raise invalid_request(_WRONG_FORMAT)
     return encoding == "base64"
@@ -79,7 +79,7 @@ def _prompts(value: Any, state: ServerState) -> list[Tokens]:
     try:
         prompts = tokenize_prompts(value, state.model.tokenizer)
     except ValueError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     if not all(prompts):
         raise invalid_request(EMPTY)
     return prompts
@@ -89,7 +89,7 @@ def _normalize(body: dict[str, Any], state: ServerState) -> int:
     try:
         given: int = _integer(body.get("embd_normalize", state.options.embd_normalize))
     except ValueError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     return given
 
 

@@ -35,6 +35,16 @@ class ApiError(Exception):
         return {"error": {"code": self.status, "message": self.message, "type": self.type, **self.fields}}
 
 
+class RequestFault(ApiError):
+    """A fault of the request that llama-server calls its own: 500, or 400 with ``--strict-http``."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("server_error", message)
+
+    def strict(self) -> ApiError:
+        return invalid_request(self.message)
+
+
 def invalid_request(message: str) -> ApiError:
     return ApiError("invalid_request_error", message)
 

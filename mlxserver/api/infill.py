@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from mlxserver.api.completion_json import NativeDialect
 from mlxserver.api.completion_runner import respond
-from mlxserver.api.errors import invalid_request, not_supported, server_error
+from mlxserver.api.errors import RequestFault, invalid_request, not_supported
 from mlxserver.api.field_types import text, value_or
 from mlxserver.api.json_body import read_json
 from mlxserver.api.prompts import tokenize_mixed
@@ -43,13 +43,13 @@ async def infill(request: Request, state: ServerState) -> Response:
     _check_model(tokenizer)
     body = await read_json(request)
     if not isinstance(body, dict):
-        raise server_error("[json.exception.type_error.305] cannot use operator[] with a string argument")
+        raise RequestFault("[json.exception.type_error.305] cannot use operator[] with a string argument")
     files = _read_files(body)
     room = Room(options.batch_size, state.engine.n_ctx, options.n_predict)
     try:
         prefix, suffix = (_tokens(body, key, tokenizer) for key in ("input_prefix", "input_suffix"))
     except ValueError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     started = tokenizer.encode(value_or(body, "prompt", text, ""), parse_special=True)
     prompt = infill_prompt(tokenizer, prefix, suffix, started, files, room, options.spm_infill)
     fields = body | {"prompt": prompt}

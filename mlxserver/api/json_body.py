@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from mlxserver.api.errors import ApiError, invalid_request, server_error
+from mlxserver.api.errors import ApiError, RequestFault, invalid_request
 
 TYPE_ERROR = "[json.exception.type_error.302] type must be {}, but is {}"
 
@@ -50,7 +50,7 @@ def parse_json(body: bytes) -> Any:
     except RecursionError:
         raise _parse_error(body, 0, "the document is nested too deeply") from None
     except _NumberError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     return value
 
 
@@ -141,7 +141,7 @@ def _parse_error(body: bytes, position: int, reason: str) -> ApiError:
     before = body[:position]
     line = before.count(b"\n") + 1
     column = position - before.rfind(b"\n")
-    return server_error(
+    return RequestFault(
         f"[json.exception.parse_error.101] parse error at line {line}, column {column}: "
         f"syntax error while parsing value - {reason}"
     )

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.embedding_runner import Tokens, evaluate
-from mlxserver.api.errors import invalid_request, not_supported, server_error
+from mlxserver.api.errors import RequestFault, invalid_request, not_supported
 from mlxserver.api.field_types import flag, integer, strings, text, value_or
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
@@ -32,7 +32,7 @@ async def rerank(request: Request, state: ServerState) -> Response:
     if found is None:
         return Response()
     if top_n < 0:
-        raise server_error("vector::_M_default_append")  # what llama-server says of a negative size
+        raise RequestFault("vector::_M_default_append")  # what llama-server says of a negative size
     ranks = sorted(enumerate(vectors[0][0] for vectors in found), key=lambda rank: -rank[1])[:top_n]
     if "texts" in body:
         shown = documents if value_or(body, "return_text", flag, False) else None

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mlxserver.api.errors import NOT_FOUND, ApiError
+from mlxserver.api.errors import NOT_FOUND, ApiError, RequestFault, server_error
 from mlxserver.api.json_response import json_response
 from mlxserver.api.routes import Route
 from mlxserver.api.state import ServerState
@@ -108,17 +108,22 @@ async def answer_of(handler: Handler, request: Request, state: ServerState) -> R
     """What the handler answers, or the error that it raises as an answer."""
     try:
         return await handler(request, state)
+    except RequestFault as error:
+        return error_response(error.strict() if state.options.strict_http else error)
     except ApiError as error:
-        return json_response(error.body(), error.status)
+        return error_response(error)
     except ChatError as error:
-        answer = ApiError(error.type, str(error))
-        return json_response(answer.body(), answer.status)
+        type = "invalid_request_error" if state.options.strict_http else error.type
+        return error_response(ApiError(type, str(error)))
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
         logging.getLogger("mlxserver.srv").exception("%s %s failed", request.method, request.url.path)
-        answer = ApiError("server_error", str(error) or type(error).__name__)
-        return json_response(answer.body(), answer.status)
+        return error_response(server_error(str(error) or error.__class__.__name__))
+
+
+def error_response(error: ApiError) -> Response:
+    return json_response(error.body(), error.status)
 
 
 async def _serve_file(files: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mlxserver.api.errors import ApiError, invalid_request, not_supported, server_error
+from mlxserver.api.errors import ApiError, RequestFault, invalid_request, not_supported
 from mlxserver.api.field_types import text
 from mlxserver.api.json_body import read_json, type_name
 from mlxserver.api.json_response import json_response
@@ -86,13 +86,13 @@ def _slot_id(text: str) -> int:
 async def _filename(request: Request) -> str:
     body: Any = await read_json(request)
     if not isinstance(body, dict):
-        raise server_error(f"[json.exception.type_error.304] cannot use at() with {type_name(body)}")
+        raise RequestFault(f"[json.exception.type_error.304] cannot use at() with {type_name(body)}")
     if "filename" not in body:
-        raise server_error("[json.exception.out_of_range.403] key 'filename' not found")
+        raise RequestFault("[json.exception.out_of_range.403] key 'filename' not found")
     try:
         name = text(body["filename"])
     except ValueError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     if not is_plain_name(name):
         raise invalid_request("Invalid filename")
     return name

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mlxserver.api.errors import server_error
+from mlxserver.api.errors import RequestFault
 from mlxserver.api.field_types import flag, integer, value_or
 from mlxserver.api.json_body import read_json, wrong_type
 from mlxserver.api.json_response import json_response
@@ -29,7 +29,7 @@ async def tokenize(request: Request, state: ServerState) -> Response:
         if value_or(body, "with_pieces", flag, False):
             return json_response({"tokens": _with_pieces(tokens, tokenizer)})
     except ValueError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     return json_response({"tokens": tokens})
 
 
@@ -40,7 +40,7 @@ async def detokenize(request: Request, state: ServerState) -> Response:
     try:
         ids = _token_ids(tokens, state.model.tokenizer)
     except ValueError as error:
-        raise server_error(str(error)) from None
+        raise RequestFault(str(error)) from None
     text = b"".join(state.model.tokenizer.piece(token) for token in ids)
     return json_response({"content": text.decode("utf-8", "replace")})
 
