@@ -22,7 +22,7 @@ FAULTS: list[tuple[str, Any]] = [
     ("/v1/chat/completions", {"messages": [USER], "tools": [1]}),
     ("/v1/chat/completions", {"messages": [USER], "reasoning_format": "x"}),
     ("/v1/chat/completions", {"messages": [USER | {"content": [{"type": "image_url"}]}]}),
-    ("/apply-template", {"messages": [1]}),
+    ("/apply-template", {"messages": [{"content": "a"}]}),
     ("/v1/messages", {}),
     ("/tokenize", {"content": {}}),
     ("/detokenize", {"tokens": "a"}),

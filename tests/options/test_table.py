@@ -59,7 +59,7 @@ def test_choices_name_their_default_and_their_error(row: Row) -> None:
 
 
 def test_own_options_are_few() -> None:
-    assert [row.name for row in own_rows()] == ["dtype", "weights", "cache_tenants"]
+    assert [row.name for row in own_rows()] == ["dtype", "weights", "cache_tenants", "strict_http"]
     assert all(row.env and row.env.startswith("MLXSERVER_") for row in own_rows())
 
 
