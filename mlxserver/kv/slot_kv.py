@@ -82,6 +82,10 @@ class SlotKV:
 
     def reserve(self, n_rows: int, n_columns: int, keys: Parts, values: Parts) -> None:
         """Grow to ``n_rows`` x ``n_columns`` for tokens shaped and typed like ``keys`` and ``values``."""
+        if self.keys:
+            rows, _, columns, _ = self.keys[0].shape
+            if n_rows <= rows and n_columns <= columns:
+                return
         self.keys = _grown(self.keys, n_rows, n_columns, keys)
         self.values = _grown(self.values, n_rows, n_columns, values)
 
@@ -137,7 +141,7 @@ class SlotKV:
 
     def _pairs(self, keys: Parts, values: Parts) -> Iterator[tuple[mx.array, mx.array]]:
         """Each buffer with the part that belongs in it; nothing before the first token."""
-        return zip(self.arrays, (*keys, *values), strict=False)
+        return zip((*self.keys, *self.values), (*keys, *values), strict=False)
 
     @property
     def arrays(self) -> list[mx.array]:

@@ -15,6 +15,7 @@ from mlxserver.engine.task import Started
 from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.caches import cache_maker
+from mlxserver.models.load import ModelSource, load_model
 from tests.engine.bench import Bench, oracle
 from tests.models import tiny
 
@@ -196,3 +197,25 @@ def test_plain_types_go_on_as_they_were() -> None:
     served = Served(("f32", "f32"))
     assert served.ask(BASE)[0] == served.cold(BASE) == oracle(served.module, BASE, N)
     served.bench.close()
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    ("name", "most", "agreed"), [("q8_0", 0.4, 190), ("q5_1", 2.5, 165), ("q4_0", 4.0, 140)]
+)
+def test_log_probabilities_of_a_real_model(smollm2: Path, name: str, most: float, agreed: int) -> None:
+    """Against 32-bit floats over 200 tokens of given text: about twice what was measured."""
+    model, _ = load_model(ModelSource(path=str(smollm2)), "float32")
+    tokens = model.tokenizer.encode(
+        (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    )[:201]
+    following = mx.array(tokens[1:])[:, None]
+
+    def logprobs(kind: str) -> mx.array:
+        logits = logits_after(model.module, states_of(model.module, 1, (kind, kind)), 0, tokens[:200])[0]
+        return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+    plain, other = logprobs("f32"), logprobs(name)
+    differences = mx.abs(mx.take_along_axis(plain - other, following, axis=-1))
+    assert 0.01 < differences.max().item() < most
+    assert (mx.argmax(plain, axis=-1) == mx.argmax(other, axis=-1)).sum().item() >= agreed
