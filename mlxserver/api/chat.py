@@ -9,25 +9,33 @@ from starlette.responses import Response
 
 from mlxserver.api.chat_json import ChatDialect
 from mlxserver.api.completion_request import CompletionRequest
-from mlxserver.api.completion_runner import respond
-from mlxserver.api.errors import invalid_request, not_supported
+from mlxserver.api.completion_runner import Completions, respond
+from mlxserver.api.errors import invalid_request
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
+from mlxserver.api.running_chat import RunningChat
 from mlxserver.api.state import ServerState
 from mlxserver.chat.answer_parser import AnswerRules
+from mlxserver.chat.formats.grammar import special_token_of
 from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
 
 
 async def chat_completion(request: Request, state: ServerState) -> Response:
     """OpenAI's chat completions, with every native field as well."""
-    chat = read_answerable_chat(await read_json(request), state)
+    chat = read_chat(await read_json(request), state)
+
+    made: list[ChatDialect] = []
 
     def dialect(wanted: CompletionRequest) -> ChatDialect:
-        made = ChatDialect(wanted, state.model_name, chat.prompt.prefill)
-        state.chats[made.id] = made
-        return made
+        made.append(ChatDialect(wanted, state.model_name, chat.rules))
+        return made[0]
 
-    return await respond(request, state, chat.fields, dialect)
+    def started(completions: Completions) -> None:
+        running = RunningChat(completions, made[0].reasoning_control)
+        made[0].running = running
+        state.chats[made[0].id] = running
+
+    return await respond(request, state, chat.fields, dialect, started)
 
 
 async def apply_template(request: Request, state: ServerState) -> Response:
@@ -43,7 +51,7 @@ async def count_input_tokens(request: Request, state: ServerState) -> Response:
 
 
 async def control_chat(request: Request, state: ServerState) -> Response:
-    """Ends the reasoning of a running completion; none can be ended until reasoning is parsed."""
+    """Ends the reasoning of a running completion that asked for ``reasoning_control``."""
     body = await read_json(request)
     fields = body if isinstance(body, dict) else {}
     completion_id = fields.get("id")
@@ -51,12 +59,14 @@ async def control_chat(request: Request, state: ServerState) -> Response:
         raise invalid_request("missing completion id")
     if fields.get("action") != "reasoning_end":
         raise invalid_request("unknown control action")
-    is_running = completion_id in state.chats
-    reason = "reasoning control not enabled for this completion" if is_running else _NOT_RUNNING
-    return json_response({"success": False, "message": reason})
-
-
-_NOT_RUNNING = "no active completion for this id"
+    running = state.chats.get(completion_id)
+    if running is None:
+        return json_response({"success": False, "message": "no active completion for this id"})
+    if not running.reasoning_control:
+        reason = "reasoning control not enabled for this completion"
+        return json_response({"success": False, "message": reason})
+    running.completions.end_reasoning()
+    return json_response({"success": True})
 
 
 def chat_settings(state: ServerState) -> ChatSettings:
@@ -67,6 +77,11 @@ def chat_settings(state: ServerState) -> ChatSettings:
         prefill_assistant=options.prefill_assistant,
         enable_thinking=options.reasoning != "off" and options.jinja and state.template.supports_thinking,
         kwargs=dict(options.chat_template_kwargs),
+        reasoning_format=options.reasoning_format,
+        reasoning_budget=options.reasoning_budget,
+        reasoning_budget_message=options.reasoning_budget_message,
+        parses_answers=not options.skip_chat_parsing,
+        special_token=special_token_of(state.model.tokenizer),
     )
 
 
@@ -75,17 +90,9 @@ def read_chat(body: Any, state: ServerState) -> ChatRequest:
     return parse_chat(body, state.template, chat_settings(state))
 
 
-def read_answerable_chat(body: Any, state: ServerState) -> ChatRequest:
-    """The same, refused where its answer would need what is not there yet."""
-    chat = read_chat(body, state)
-    if chat.unmet:
-        raise not_supported(f"not yet implemented: {', '.join(chat.unmet)}")
-    return chat
-
-
 def answer_rules(chat: ChatRequest) -> AnswerRules:
     """How the answer's text is read."""
-    return AnswerRules(start=chat.prompt.prefill)
+    return chat.rules
 
 
 def count_tokens(body: Any, state: ServerState) -> int:

@@ -12,24 +12,26 @@ from mlxserver.api.errors import ApiError
 from mlxserver.api.generation import Began, Delta, Progress, Result, Update
 from mlxserver.api.prob_json import prob_entries
 from mlxserver.api.response_ids import BUILD_INFO, completion_id
+from mlxserver.api.running_chat import RunningChat
+from mlxserver.chat.answer_deltas import Answer, AnswerDelta, CallArguments, CallBegin, Content, Reasoning
+from mlxserver.chat.answer_parser import AnswerParser, AnswerRules
 
 Chunk = dict[str, Any]
 
 
 class ChatDialect:
-    """``/v1/chat/completions``. The content of an answer begins with ``prefill``, which the prompt holds."""
+    """``/v1/chat/completions``. ``rules`` tell content, reasoning and tool calls in an answer's text."""
 
     done = "[DONE]"
 
-    def __init__(self, request: CompletionRequest, model_name: str, prefill: str) -> None:
+    def __init__(self, request: CompletionRequest, model_name: str, rules: AnswerRules) -> None:
         self.id = completion_id()
         self.reasoning_control = request.reasoning_control
+        self.running: RunningChat | None = None
         self._include_usage = request.include_usage
         self._verbose = request.verbose
         self._model_name = model_name
-        self._prefill = prefill
-        is_explicit = request.chat.continue_final_message and not request.chat.echo
-        self._unsent: defaultdict[int, str] = defaultdict(lambda: "" if is_explicit else prefill)
+        self._parsers: defaultdict[int, AnswerParser] = defaultdict(lambda: AnswerParser(rules))
 
     def events(self, update: Update) -> list[Any]:
         match update:
@@ -60,14 +62,22 @@ class ChatDialect:
         return answer | {"timings": first.timings.json()}
 
     def _choice(self, result: Result) -> dict[str, Any]:
+        parser = self._parsers[result.index]
+        parser.feed(result.content)
+        parser.finish(result.is_complete)
         choice: dict[str, Any] = {
-            "finish_reason": "stop" if result.is_complete else "length",
+            "finish_reason": self._finish_reason(result),
             "index": result.index,
-            "message": {"role": "assistant", "content": self._prefill + result.content},
+            "message": _message(parser.answer, result.content),
         }
         if result.probs:
             choice["logprobs"] = {"content": prob_entries(result.probs)}
         return choice
+
+    def _finish_reason(self, result: Result) -> str:
+        if not result.is_complete:
+            return "length"
+        return "tool_calls" if self._parsers[result.index].answer.tool_calls else "stop"
 
     def _chunks(self, update: Delta | Progress) -> list[Chunk]:
         """What a token, or a part of the prompt, adds; extras stand in the last chunk."""
@@ -75,7 +85,7 @@ class ChatDialect:
         chunks = []
         if is_first:
             chunks.append(self._chunk(update.index, {"role": "assistant", "content": None}))
-        chunks += self._content(update.index, text)
+        chunks += self._answer_chunks(update.index, self._parsers[update.index].feed(text))
         if chunks:
             self._add_extras(chunks[-1], update)
         return chunks
@@ -89,8 +99,8 @@ class ChatDialect:
             chunk["prompt_progress"] = update.json()
 
     def _last_chunks(self, result: Result) -> list[Chunk]:
-        chunks = self._content(result.index, "")
-        chunks.append(self._chunk(result.index, {}, "stop" if result.is_complete else "length"))
+        chunks = self._answer_chunks(result.index, self._parsers[result.index].finish(result.is_complete))
+        chunks.append(self._chunk(result.index, {}, self._finish_reason(result)))
         if self._include_usage:
             usage = self._chunk(result.index, {})
             chunks.append(usage | {"choices": [], "usage": result.usage()})
@@ -99,10 +109,8 @@ class ChatDialect:
             chunks[0]["__verbose"] = native_result(result, self._model_name)
         return chunks
 
-    def _content(self, index: int, text: str) -> list[Chunk]:
-        """At most one chunk: what of the answer's content was not sent before."""
-        unsent, self._unsent[index] = self._unsent[index] + text, ""
-        return [self._chunk(index, {"content": unsent})] if unsent else []
+    def _answer_chunks(self, index: int, deltas: list[AnswerDelta]) -> list[Chunk]:
+        return [self._chunk(index, delta) for delta in delta_objects(deltas)]
 
     def _chunk(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> Chunk:
         return {
@@ -113,3 +121,38 @@ class ChatDialect:
             "system_fingerprint": BUILD_INFO,
             "object": "chat.completion.chunk",
         }
+
+
+def delta_objects(deltas: list[AnswerDelta]) -> list[dict[str, Any]]:
+    """One object a delta; a call that begins takes the opening brace of its arguments along."""
+    found: list[dict[str, Any]] = []
+    begun: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        match delta:
+            case Content():
+                found.append({"content": delta.text})
+            case Reasoning():
+                found.append({"reasoning_content": delta.text})
+            case CallBegin():
+                begun[delta.index] = {"name": delta.name}
+                call = {"index": delta.index, "id": delta.id, "type": "function"}
+                found.append({"tool_calls": [call | {"function": begun[delta.index]}]})
+            case CallArguments():
+                text = delta.text
+                if delta.index in begun:
+                    begun.pop(delta.index)["arguments"], text = text[:1], text[1:]
+                if text:
+                    call = {"index": delta.index, "function": {"arguments": text}}
+                    found.append({"tool_calls": [call]})
+    return found
+
+
+def _message(answer: Answer, text: str) -> dict[str, Any]:
+    """An answer in which nothing was found, such as the beginning of a call that was cut, is its text."""
+    content = text if answer.is_empty else answer.content
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if answer.reasoning_content:
+        message["reasoning_content"] = answer.reasoning_content
+    if answer.tool_calls:
+        message["tool_calls"] = [call.json() for call in answer.tool_calls]
+    return message

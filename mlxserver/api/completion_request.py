@@ -45,7 +45,9 @@ class CompletionRequest:
     generation_prompt: str = ""
     reasoning_control: bool = False
     reasoning_budget_tokens: int = -1
+    reasoning_budget_start_tag: str = ""
     reasoning_budget_end_tags: tuple[str, ...] = ()
+    reasoning_budget_message: str = ""
     speculative_types: str = "none"
     chat: ChatFields = field(default_factory=lambda: ChatFields())
 

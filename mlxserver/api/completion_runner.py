@@ -30,6 +30,7 @@ from mlxserver.api.sse_frame import frame, text_frame
 from mlxserver.api.state import ServerState
 from mlxserver.engine.task import Event, Task
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
+from mlxserver.sampling.grammar.compiler import compiler_of
 from mlxserver.sampling.params import RANDOM_SEED, SamplerError, validate
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class Completions:
         async with aclosing(self.updates()) as batches:
             found = [item async for batch in batches for item in batch if isinstance(item, Result)]
         return sorted(found, key=lambda result: result.index)
+
+    def end_reasoning(self) -> None:
+        """Whatever still reasons goes over to its answer."""
+        for part in self._parts:
+            part.run.end_reasoning()
 
     def cancel(self) -> None:
         """Frees the slots of whatever still runs."""
@@ -107,15 +113,21 @@ def _take(arrivals: Arrivals) -> tuple[list[Update], ApiError | None]:
 
 
 async def respond(
-    request: Request, state: ServerState, body: Any, make_dialect: Callable[[CompletionRequest], Dialect]
+    request: Request,
+    state: ServerState,
+    body: Any,
+    make_dialect: Callable[[CompletionRequest], Dialect],
+    started: Callable[[Completions], None] = lambda completions: None,
 ) -> Response:
     """Runs the completions that ``body`` (native fields) asks for and answers in the dialect's form.
 
     Raises ``ApiError`` for whatever fails before a stream's first event. A client that goes away ends them.
     """
     completion, prompts = read_body(body, state)
+    await check_grammar(completion, state)
     dialect = make_dialect(completion)
     completions = start(completion, prompts, state, _identity(request, state))
+    started(completions)
     if completion.stream:
         return await _stream(request, completions, dialect, completion.sse_ping_interval)
     results = await unless_disconnected(request, completions.results())
@@ -200,6 +212,17 @@ def read_body(body: Any, state: ServerState) -> tuple[CompletionRequest, list[tu
     except ValueError as error:
         raise invalid_request(str(error)) from None
     return request, prompts
+
+
+async def check_grammar(completion: CompletionRequest, state: ServerState) -> None:
+    """Compiles the request's grammar, beside the event loop. Raises ``ApiError`` for one of no use."""
+    grammar = completion.sampling.grammar
+    if grammar is None:
+        return
+    try:
+        await asyncio.to_thread(compiler_of(state.model.tokenizer).check, grammar)
+    except SamplerError as error:
+        raise invalid_request(f"Failed to initialize samplers: {error}") from None
 
 
 def _identity(request: Request, state: ServerState) -> CacheIdentity:

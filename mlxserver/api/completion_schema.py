@@ -8,7 +8,7 @@ from typing import Any
 
 from mlxserver.api import logit_bias, token_fields
 from mlxserver.api.completion_request import ChatFields, CompletionRequest
-from mlxserver.api.errors import ApiError, invalid_request, not_supported
+from mlxserver.api.errors import ApiError, invalid_request
 from mlxserver.api.field_types import (
     FLOAT_MAX,
     INT32_MAX,
@@ -24,11 +24,12 @@ from mlxserver.api.field_types import (
     text,
     value_or,
 )
+from mlxserver.api.grammar_fields import read_grammar, shown, with_triggers
 from mlxserver.api.json_body import parse_json
 from mlxserver.chat.request import CHAT_FORMATS, REASONING_FORMATS
 from mlxserver.models.model import Tokenizer
 from mlxserver.options.samplers import samplers_by_letter, samplers_by_name
-from mlxserver.sampling.params import SamplingParams
+from mlxserver.sampling.params import Grammar, ReasoningBudget, SamplingParams
 
 
 @dataclass(slots=True)
@@ -75,41 +76,56 @@ def read_completion_request(
 ) -> CompletionRequest:
     """``body`` with everything it leaves out taken from ``defaults``.
 
-    Raises ``ApiError``: 400 for a bad field, 501 for one that asks for what this server cannot do yet.
+    Raises ``ApiError``: 400 for a bad field.
     """
     state = Evaluation(body, _flatten(defaults), defaults, tokenizer, n_slots)
     for item in FIELDS:
         item.evaluate(state)
     state.values["id_slot"] = value_or(body, "id_slot", integer(), -1)
-    request = _build(state.values)
-    _refuse_what_is_missing(request, body)
-    return request
+    return _build(state.values, tokenizer)
 
 
 def _flatten(request: CompletionRequest) -> dict[str, Any]:
-    sources: tuple[Any, ...] = (request.sampling, request.chat, request)
+    sources: tuple[Any, ...] = (request, request.sampling, request.chat)
     return {item.name: getattr(source, item.name) for source in sources for item in fields(source)}
 
 
-def _build(values: dict[str, Any]) -> CompletionRequest:
+def _build(values: dict[str, Any], tokenizer: Tokenizer) -> CompletionRequest:
     def pick(cls: type[Any]) -> dict[str, Any]:
         return {item.name: values[item.name] for item in fields(cls)}
 
-    values["sampling"] = SamplingParams(**pick(SamplingParams) | {"grammar": None})
+    grammar = _constraint(values)
+    values["grammar"] = shown(grammar)
+    constraints = {"grammar": grammar, "reasoning_budget": _budget(values, tokenizer)}
+    values["sampling"] = SamplingParams(**pick(SamplingParams) | constraints)
     values["chat"] = ChatFields(**pick(ChatFields))
     return CompletionRequest(**pick(CompletionRequest))
 
 
-def _refuse_what_is_missing(request: CompletionRequest, body: dict[str, Any]) -> None:
-    wanted = {
-        "json_schema": body.get("json_schema") is not None and "grammar" not in body,
-        "grammar": bool(request.grammar),
-        "reasoning_budget_tokens": bool(request.reasoning_budget_end_tags)
-        and (request.reasoning_budget_tokens >= 0 or request.reasoning_control),
-    }
-    missing = [name for name, is_wanted in wanted.items() if is_wanted]
-    if missing:
-        raise not_supported(f"not yet implemented: {', '.join(missing)}")
+def _constraint(values: dict[str, Any]) -> Grammar | None:
+    try:
+        return with_triggers(values["grammar"], values["grammar_lazy"], values["grammar_triggers"])
+    except ValueError as error:
+        raise invalid_request(f"Field 'grammar_triggers': {error}") from None
+
+
+def _budget(values: dict[str, Any], tokenizer: Tokenizer) -> ReasoningBudget | None:
+    """None where reasoning has no bound, cannot be ended and holds no lazy grammar back."""
+    start, ends = values["reasoning_budget_start_tag"], values["reasoning_budget_end_tags"]
+    tokens, control = values["reasoning_budget_tokens"], values["reasoning_control"]
+    if not (start and ends and (tokens >= 0 or control or values["grammar_lazy"])):
+        return None
+
+    def encoded(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(text, parse_special=True)) if text else ()
+
+    return ReasoningBudget(
+        start=encoded(start),
+        ends=tuple(encoded(end) for end in ends),
+        forced=encoded(values["reasoning_budget_message"]) + encoded(ends[0]),
+        tokens=tokens,
+        prefill=encoded(values["generation_prompt"]),
+    )
 
 
 def _stream_options(state: Evaluation, value: Any) -> None:
@@ -145,8 +161,7 @@ def _lora(state: Evaluation, value: Any) -> None:
 
 
 def _grammar(state: Evaluation, value: Any) -> None:
-    if "grammar" in state.body:
-        state.values["grammar"] = value_or(state.body, "grammar", text, "") or state.values["grammar"]
+    state.values["grammar"] = read_grammar(state.body) or state.values["grammar"]
 
 
 def _chat_format(state: Evaluation, value: Any) -> None:
@@ -284,6 +299,7 @@ FIELDS = (
     Field(("reasoning_budget_tokens",), _COUNT_OR_MINUS_ONE),
     Field(("reasoning_budget_start_tag",), text),
     Field(("reasoning_budget_end_tags", "reasoning_budget_end_tag"), handle=_reasoning_end_tags),
+    Field(("reasoning_budget_message",), text),
     Field(("logit_bias",), handle=_logit_bias),
     Field(("ignore_eos",), handle=_ignore_eos),
     Field(("stop",), handle=_stop),

@@ -12,7 +12,7 @@ from mlxserver.api.stream_replay import StreamRegistry
 from mlxserver.options.environment import shows_slot_texts
 
 if TYPE_CHECKING:
-    from mlxserver.api.chat_json import ChatDialect
+    from mlxserver.api.running_chat import RunningChat
     from mlxserver.chat.template import ChatTemplate
     from mlxserver.engine.client import EngineClient
     from mlxserver.models.model import Model
@@ -37,7 +37,7 @@ class ServerState:
     failed: bool = False
     """The engine cannot go on; the server is about to end."""
     streams: StreamRegistry = field(default_factory=StreamRegistry)
-    chats: WeakValueDictionary[str, ChatDialect] = field(default_factory=WeakValueDictionary)
+    chats: WeakValueDictionary[str, RunningChat] = field(default_factory=WeakValueDictionary)
     """Running chat completions by the id that their answers carry."""
     metrics: Metrics | None = None
     """Made when first asked for."""

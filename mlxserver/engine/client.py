@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mailbox import (
     Cancel,
+    EndReasoning,
     Message,
     SlotAction,
     SlotActionKind,
@@ -47,6 +48,10 @@ class Run:
     def stop(self, n_generated: int) -> None:
         """The text ended with the ``n_generated``-th token; a Finished event with reason ``stop`` follows."""
         self._client.post(StopAt(self.task_id, n_generated))
+
+    def end_reasoning(self) -> None:
+        """Reasoning, if the task is at it, ends with its next token."""
+        self._client.post(EndReasoning(self.task_id))
 
     def cancel(self) -> None:
         """Free the slot; no event follows. Harmless when the task has ended."""

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable
 
 from mlxserver.engine.assembly import Assembly, Parts
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.mailbox import ENGINE_THREAD, Cancel, Close, Message, SlotAction, StopAt, Submit
+from mlxserver.engine.mailbox import (
+    ENGINE_THREAD,
+    Cancel,
+    Close,
+    EndReasoning,
+    Message,
+    SlotAction,
+    StopAt,
+    Submit,
+)
 from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Snapshot
@@ -46,6 +55,7 @@ class Engine:
         self._lock = threading.Lock()
         self._scheduler: Scheduler | None = None
         self._actions: list[SlotAction] = []
+        self._reasoning_ends: list[int] = []
         self._pending: Step | None = None
         self._t_collected = 0.0
         self._n_posted = self._n_read = 0
@@ -174,6 +184,8 @@ class Engine:
     def _act(self, parts: Parts) -> None:
         """Carry out the slot actions whose slot is idle; the others wait for theirs."""
         scheduler = parts.scheduler
+        while self._reasoning_ends:
+            parts.runner.end_reasoning(self._reasoning_ends.pop())
         for action in list(self._actions):
             slot = scheduler.reserve(action.slot)
             if slot.is_idle:
@@ -195,6 +207,8 @@ class Engine:
                 scheduler.cancel(task_id)
             case StopAt(task_id, n_generated):
                 scheduler.stop(task_id, n_generated)
+            case EndReasoning(task_id):
+                self._reasoning_ends.append(task_id)
             case SlotAction():
                 scheduler.reserve(message.slot)
                 self._actions.append(message)

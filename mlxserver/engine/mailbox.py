@@ -36,6 +36,13 @@ class StopAt:
 
 
 @dataclass(frozen=True, slots=True)
+class EndReasoning:
+    """A task whose reasoning may be ended is to end it now, if it is at it."""
+
+    task_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlotAction:
     """Save, restore or erase a slot once it is idle. ``reply`` gets the outcome on the engine thread."""
 
@@ -60,4 +67,4 @@ class Close:
     """End the thread after the step that it is in."""
 
 
-Message = Submit | Cancel | StopAt | SlotAction | Close
+Message = Submit | Cancel | StopAt | EndReasoning | SlotAction | Close

@@ -71,6 +71,12 @@ class Runner:
         """Whether a row's next token needs the one before it on the host."""
         return any(self._sampler.needs_host(d.slot) for d in decodes if d.slot in self._task_of)
 
+    def end_reasoning(self, task_id: int) -> None:
+        """Nothing where the task has no slot, or is not at its reasoning."""
+        for slot, owner in self._task_of.items():
+            if owner == task_id:
+                self._sampler.end_reasoning(slot)
+
     def launch(self, plan: Plan) -> Step:
         # the plan may have been made before the failures of the step ahead of it were known
         step = Step(plan, broken={failure.task_id for failure in self._ahead.failures})
@@ -88,29 +94,29 @@ class Runner:
             # rows that change places are not only those of the group: an error there is nobody's
             order = self._states.arrange([decode.slot for decode in group])
             self._guard(step, group, lambda group=group, order=order: self._decode(step, group, order))
+        embeds = [embed for embed in plan.embeds if embed.task_id not in step.broken]
+        if embeds:
+            self._guard(step, embeds, lambda: self._embed(step, embeds))
         return step
 
     def collect(self, step: Step) -> Result:
         """Wait for a step and read its tokens back."""
         tokens: list[SampledToken] = []
         for rows, sampled in step.sampled:
-        embeds = [embed for embed in plan.embeds if embed.task_id not in step.broken]
-        if embeds:
-            self._guard(step, embeds, lambda: self._embed(step, embeds))
             self._guard(
                 step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(step, rows, sampled))
             )
+        embedded: list[Embedded] = []
+        if step.embedded is not None and self._embedder is not None:
+            embeds, result = step.embedded
+            read = self._embedder.read
+            self._guard(step, embeds, lambda: embedded.extend(read(embeds, result)))
         if not step.sampled and step.marker is not None:
             self._guard(step, list(step.plan.chunks), lambda: mx.eval(step.marker))
         return Result(tuple(tokens), tuple(embedded), tuple(step.failures))
 
     def _move(self, step: Step, moves: Sequence[Move]) -> None:
         for move in moves:
-        embedded: list[Embedded] = []
-        if step.embedded is not None and self._embedder is not None:
-            embeds, result = step.embedded
-            read = self._embedder.read
-            self._guard(step, embeds, lambda: embedded.extend(read(embeds, result)))
             done = move.task_id not in step.broken and self._guard(
                 step, [move], lambda move=move: self._mover.carry_out(move)
             )
@@ -125,16 +131,16 @@ class Runner:
         step.marker = arrays[-1][(0,) * arrays[-1].ndim].sum()
         mx.async_eval(*arrays, step.marker)  # type: ignore[no-untyped-call]
 
+    def _embed(self, step: Step, embeds: list[Embed]) -> None:
+        assert self._embedder is not None, "the engine was not started for embeddings"
+        step.embedded = embeds, self._embedder.launch(embeds)
+
     def _join(self, join: Join) -> None:
         self._sampler.begin(join.slot, join.sampling, join.prompt)
         self._task_of[join.slot] = join.task_id
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
 
     def _decode(self, step: Step, decodes: list[Decode], order: list[int]) -> None:
-    def _embed(self, step: Step, embeds: list[Embed]) -> None:
-        assert self._embedder is not None, "the engine was not started for embeddings"
-        step.embedded = embeds, self._embedder.launch(embeds)
-
         tokens = self._next_inputs(order)
         logits = self._module(tokens[:, None], cache=self._states.decode(order))[:, -1]
         sampled = self._sampler.sample(logits, order)

@@ -163,21 +163,6 @@ def test_errors_come_before_the_stream() -> None:
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json; charset=utf-8")
 
 
-@pytest.mark.parametrize(
-    ("body", "need"),
-    [
-        ({"response_format": {"type": "json_object", "schema": {"type": "object"}}}, "response_format"),
-        ({"grammar": 'root ::= "x"'}, "grammar"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ],
-)
-def test_what_cannot_be_done_yet_is_named(body: dict[str, Any], need: str) -> None:
-    client = served("--chat-template", "{{ tools | tojson if tools }}{{ messages | tojson }}")
-    response = client.post(PATH, json={"messages": HI} | body)
-    error = {"code": 501, "message": f"not yet implemented: {need}", "type": "not_supported_error"}
-    assert (response.status_code, response.json()) == (501, {"error": error})
-
-
 def test_a_prompt_can_be_seen_and_counted() -> None:
     client = served()
     prompt = client.post("/apply-template", json={"messages": HI}).json()["prompt"]

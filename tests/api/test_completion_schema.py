@@ -173,24 +173,6 @@ def test_bad_fields(body: dict[str, Any], message: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "name"),
-    [
-        ({"grammar": "root ::= 'a'"}, "grammar"),
-        ({"json_schema": {}}, "json_schema"),
-        ({"n_cache_reuse": 5}, "n_cache_reuse"),
-        (
-            {"reasoning_budget_tokens": 5, "reasoning_budget_end_tags": ["</think>"]},
-            "reasoning_budget_tokens",
-        ),
-    ],
-)
-def test_what_is_not_there_yet_is_refused_by_name(body: dict[str, Any], name: str) -> None:
-    caught = error(**body)
-    assert (caught.status, caught.type) == (501, "not_supported_error")
-    assert name in caught.message
-
-
-@pytest.mark.parametrize(
     ("body", "message"),
     [
         ([1], "[json.exception.type_error.304] cannot use at() with array"),

@@ -9,6 +9,7 @@ import pytest
 from mlxserver.chat.errors import ChatError, InvalidChat
 from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
 from mlxserver.chat.template import CHATML, make_template
+from mlxserver.sampling.params import Grammar
 
 HI = [{"role": "user", "content": "hi"}]
 GOING_ON = [*HI, {"role": "assistant", "content": "b"}]
@@ -101,7 +102,7 @@ def test_without_jinja_there_are_no_tools() -> None:
         parse(settings, tools=[TOOL])
     with pytest.raises(ChatError, match="tool_choice param requires --jinja flag"):
         parse(settings, tool_choice="none")
-    assert parse(settings, tools=[], tool_choice="auto").unmet == ()
+    assert "grammar" not in parse(settings, tools=[], tool_choice="auto").fields
 
 
 def test_an_answer_at_the_end_is_gone_on_with() -> None:
@@ -120,32 +121,49 @@ THINKING = (
 )
 
 
+OBJECT: dict[str, Any] = {"type": "json_object"}
+
+
 @pytest.mark.parametrize(
-    ("body", "source", "unmet"),
+    ("body", "schema"),
     [
-        ({"response_format": {"type": "json_object"}}, CHATML, ()),
-        ({"response_format": {"type": "json_schema"}}, CHATML, ()),
-        ({"response_format": {"type": "text"}}, CHATML, ()),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": OBJECT}, "{}"),
+        ({"response_format": {"type": "json_schema"}}, "{}"),
+        ({"response_format": OBJECT | {"schema": {"const": 1}}}, '{"const":1}'),
         (
-            {"response_format": {"type": "json_object", "schema": {"const": 1}}},
-            CHATML,
-            ("response_format",),
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"const": 1}}}},
+            '{"const":1}',
         ),
-        ({"json_schema": {"const": 1}}, CHATML, ("response_format",)),
-        ({"response_format": {"type": "json_object"}, "json_schema": {"a": 1}}, CHATML, ("response_format",)),
-        ({"tools": [TOOL]}, CHATML, ()),
-        ({"tools": [TOOL]}, WITH_TOOLS, ("tools",)),
-        ({"tools": [TOOL], "tool_choice": "none"}, WITH_TOOLS, ()),
-        ({"tools": []}, WITH_TOOLS, ()),
-        ({"thinking_budget_tokens": 9, "reasoning_control": True}, CHATML, ()),
-        ({"thinking_budget_tokens": 9}, THINKING, ("thinking_budget_tokens",)),
-        ({"reasoning_budget_tokens": 0}, THINKING, ("reasoning_budget_tokens",)),
-        ({"reasoning_budget_tokens": -1, "reasoning_control": False}, THINKING, ()),
-        ({"reasoning_control": True}, THINKING, ("reasoning_control",)),
+        ({"response_format": {"type": "json_schema", "schema": {"const": 1}}}, '{"const":1}'),
+        ({"json_schema": {"const": 1}}, '{"const":1}'),
+        ({"response_format": OBJECT, "json_schema": {"const": 1}}, '{"const":1}'),
+        ({"response_format": OBJECT | {"schema": {"const": 2}}, "json_schema": {"const": 1}}, '{"const":2}'),
+        ({"response_format": OBJECT | {"schema": {"const": 1}}, "tools": [TOOL]}, '{"const":1}'),
     ],
 )
-def test_what_the_answer_would_need(body: dict[str, Any], source: str, unmet: tuple[str, ...]) -> None:
-    assert parse(source=source, **body).unmet == unmet
+def test_the_schema_of_an_answer(body: dict[str, Any], schema: str | None) -> None:
+    wanted = None if schema is None else Grammar("json_schema", schema)
+    assert parse(source=WITH_TOOLS, **body).fields.get("grammar") == wanted
+
+
+def test_any_object_gives_way_to_a_grammar_and_to_tools() -> None:
+    assert parse(response_format=OBJECT, grammar="root ::= [a]").fields["grammar"] == "root ::= [a]"
+    grammar = parse(source=WITH_TOOLS, response_format=OBJECT, tools=[TOOL]).fields.get("grammar")
+    assert grammar is None or grammar.kind == "lark"
+
+
+def test_json_comes_behind_the_reasoning() -> None:
+    prompt_opens = THINKING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    grammar = parse(source=prompt_opens, json_schema={"const": 1}).fields["grammar"]
+    assert grammar.kind == "lark" and "think>/" in grammar.text and '%json {"const": 1}' in grammar.text
+
+
+def test_a_schema_of_no_use_is_refused() -> None:
+    with pytest.raises(
+        InvalidChat, match='JSON schema conversion failed:\nUnrecognized schema: {"type":"no"}'
+    ):
+        parse(json_schema={"type": "no"})
 
 
 def test_log_probabilities() -> None:

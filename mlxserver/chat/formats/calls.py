@@ -23,11 +23,13 @@ def random_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The functions that may be called, by name, with the JSON schemas of their parameters."""
+    """What a request lets be called: functions by name, with the JSON schemas of their parameters."""
 
     parameters: dict[str, Any] = field(default_factory=dict)
     is_parallel: bool = True
     """More than one call in an answer."""
+    shows_reasoning: bool = True
+    """Reasoning is told from content."""
 
     def properties(self, name: str) -> dict[str, Any]:
         return properties(self.parameters.get(name))

@@ -21,7 +21,6 @@ _RECIPIENT = re.compile(r"to=functions\.([\w.\-]+)")
 class Harmony:
     """Analysis is reasoning; what a function is the recipient of are its arguments; the rest is content."""
 
-    shows_reasoning: bool = True
     finds_calls: bool = True
 
     @property
@@ -54,18 +53,18 @@ class Harmony:
                 if scanner.is_complete and "<|channel|>" not in head:
                     sink.content(head.removeprefix("assistant"))
                 return
-            emit = self._target(head, sink)
+            emit = self._target(head, sink, tools.shows_reasoning)
             yield from scanner.until(_ENDS, emit)
             if scanner.has_ended and not scanner.waiting:
                 return
 
-    def _target(self, head: str, sink: Sink) -> Emit:
+    def _target(self, head: str, sink: Sink, shows_reasoning: bool) -> Emit:
         recipient = _RECIPIENT.search(head)
         if recipient and self.finds_calls:
             sink.begin_call(recipient[1])
             return Trimmed(sink.arguments)
         if "analysis" in head:
-            return sink.reasoning if self.shows_reasoning else _raw(head, sink)
+            return sink.reasoning if shows_reasoning else _raw(head, sink)
         return sink.content
 
 
