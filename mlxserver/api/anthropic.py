@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from mlxserver.api.anthropic_json import AnthropicDialect
 from mlxserver.api.anthropic_request import chat_body
-from mlxserver.api.chat import answer_rules, count_tokens, read_answerable_chat
+from mlxserver.api.chat import answer_rules, count_tokens, read_chat
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_runner import respond
 from mlxserver.api.json_body import read_json
@@ -18,7 +18,7 @@ from mlxserver.api.state import ServerState
 async def create_message(request: Request, state: ServerState) -> Response:
     """The next message of a chat."""
     body = chat_body(await read_json(request))
-    chat = read_answerable_chat(body, state)
+    chat = read_chat(body, state)
     own_stops = body.get("stop")
 
     def dialect(wanted: CompletionRequest) -> AnthropicDialect:

@@ -6,10 +6,12 @@ from typing import Any
 
 from mlxserver.api import logit_bias
 from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.grammar_fields import grammar_of
 from mlxserver.api.json_body import float32
 from mlxserver.models.model import Model
 from mlxserver.options.samplers import samplers_by_name
-from mlxserver.sampling.params import SamplingParams
+from mlxserver.sampling.grammar.schema_words import compact
+from mlxserver.sampling.params import Grammar, SamplingParams
 
 MAX_VERBOSITY = 9
 
@@ -72,7 +74,15 @@ def default_sampling(options: Any, model: Model) -> SamplingParams:
     biases = tuple((token, float32(bias)) for token, bias in options.logit_bias)
     if options.ignore_eos:
         biases += logit_bias.forbid_end(model.tokenizer)
-    return SamplingParams(**{name: _exact(value) for name, value in values.items()}, logit_bias=biases)
+    exact = {name: _exact(value) for name, value in values.items()}
+    return SamplingParams(**exact, logit_bias=biases, grammar=default_grammar(options))
+
+
+def default_grammar(options: Any) -> Grammar | None:
+    """A grammar counts more than a schema, whichever comes last on the command line."""
+    if options.grammar:
+        return grammar_of(options.grammar)
+    return None if options.json_schema is None else Grammar("json_schema", compact(options.json_schema))
 
 
 def _exact(value: Any) -> Any:

@@ -105,7 +105,6 @@ def test_refused_values_of_honoured_options() -> None:
         ["--spec-type", "none"],
         ["--reasoning-budget", "-1"],
         ["--sleep-idle-seconds", "-1"],
-        ["--grammar", ""],
     ],
 )
 def test_values_that_ask_for_nothing_pass_in_silence(argv: list[str]) -> None:
@@ -113,8 +112,8 @@ def test_values_that_ask_for_nothing_pass_in_silence(argv: list[str]) -> None:
 
 
 def test_all_refusals_come_at_once() -> None:
-    lines = refused("--lora", "a", "--grammar", "root ::= x", "-t", "4")
-    assert [line.split()[4] for line in lines] == ["--lora", "--grammar"]
+    lines = refused("--lora", "a", "--models-dir", "x", "-t", "4")
+    assert [line.split()[4] for line in lines] == ["--lora", "--models-dir"]
 
 
 def test_the_source_is_named_where_it_is_no_spelling() -> None:

@@ -17,6 +17,7 @@ from mlxserver.sampling.grammar.lark import to_lark
 from mlxserver.sampling.grammar.nodes import GrammarError
 from mlxserver.sampling.grammar.recursion import check_left_recursion
 from mlxserver.sampling.grammar.schema import SchemaError, schema_grammar
+from mlxserver.sampling.grammar.state import LazyStart
 from mlxserver.sampling.grammar.tokens import make_tokenizer
 from mlxserver.sampling.params import Grammar, SamplerError
 from mlxserver.sampling.vocabulary import Vocabulary
@@ -25,7 +26,7 @@ log = logging.getLogger("mlxserver.srv")
 
 MAX_TEXT = 1_000_000
 """Characters of a grammar."""
-_KEPT = 64
+_KEPT = 256
 _KEPT_TEXT = 8_000_000
 """Characters of all grammars whose results are kept."""
 
@@ -36,6 +37,7 @@ class GrammarCompiler:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
+        self._compiling = threading.Lock()
         self._ready: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
 
     @cached_property
@@ -48,13 +50,29 @@ class GrammarCompiler:
         Costs next to nothing for a grammar met before, as long as it is kept.
         """
         key = (grammar.kind, grammar.text)
+        ready = self._kept(key)
+        if ready is None:
+            with self._compiling:
+                ready = self._kept(key) or self._compile(grammar)
+            self._keep(key, ready)
+        return ready.deep_copy()
+
+    def check(self, grammar: Grammar) -> None:
+        """Raises SamplerError for what ``GrammarState`` would not take. May take long."""
+        self.matcher(grammar)
+        LazyStart(grammar.triggers)
+
+    def _kept(self, key: tuple[str, str]) -> LLMatcher | None:
         with self._lock:
-            ready = self._ready.get(key)
-            if ready is None:
-                ready = self._ready[key] = self._compile(grammar)
-                self._forget_old()
-            self._ready.move_to_end(key)
-            return ready.deep_copy()
+            if key in self._ready:
+                self._ready.move_to_end(key)
+            return self._ready.get(key)
+
+    def _keep(self, key: tuple[str, str], ready: LLMatcher) -> None:
+        with self._lock:
+            self._ready[key] = ready
+            while len(self._ready) > 1 and (len(self._ready) > _KEPT or _size(self._ready) > _KEPT_TEXT):
+                self._ready.popitem(last=False)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         try:
@@ -83,10 +101,6 @@ class GrammarCompiler:
     def _token_id(self, text: str) -> int | None:
         tokens = self._vocabulary.encode(text, parse_special=True)
         return tokens[0] if len(tokens) == 1 else None
-
-    def _forget_old(self) -> None:
-        while len(self._ready) > 1 and (len(self._ready) > _KEPT or _size(self._ready) > _KEPT_TEXT):
-            self._ready.popitem(last=False)
 
 
 def _parsed(schema: str) -> Any:

@@ -94,11 +94,11 @@ class _Parser:
         return match[0]
 
     def _alternatives(self, nested: bool) -> Alt:
-        options = [self._sequence(nested)]
+        choices = [self._sequence(nested)]
         while self._take("|"):
             self._skip(_SPACE_AND_LINES)
-            options.append(self._sequence(nested))
-        return Alt(tuple(options))
+            choices.append(self._sequence(nested))
+        return Alt(tuple(choices))
 
     def _sequence(self, nested: bool) -> Seq:
         items: list[Node] = []

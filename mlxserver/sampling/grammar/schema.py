@@ -24,7 +24,7 @@ from mlxserver.sampling.grammar.schema_rules import (
     other_keys,
     repetition,
 )
-from mlxserver.sampling.grammar.schema_words import TYPES, compact, demands, fits_type
+from mlxserver.sampling.grammar.schema_words import TYPES, compact, demands, fits_type, type_of, without_notes
 
 MAX_RULES = 20_000
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9-]+")
@@ -219,7 +219,8 @@ class _Converter:
         values = [schema["const"]] if word == "const" else schema["enum"]
         if not isinstance(values, list) or not values:
             raise SchemaError(f"Unrecognized schema: {compact(schema)}")
-        if words - {word, "type"}:
+        others = words - {word, "type"}
+        if any(others & demands(schema, type_of(value)) for value in values):
             return self._leave(schema, rule_name)
         fitting = [literal(compact(value)) for value in values if kind is None or fits_type(value, kind)]
         if not fitting:
@@ -272,7 +273,8 @@ class _Converter:
         return self._add(rule_name, text + ' space "}"')
 
     def _member(self, key: str, schema: Any, stem: str) -> str:
-        value = self.visit(schema, f"{stem}{key}")
+        # an empty name is the root's
+        value = self.visit(schema, f"{stem}{key}" or "-")
         return self._add(f"{stem}{key}-kv", f'{literal(compact(key))} space ":" space {value}')
 
     def _more(self, schema: Any, keys: list[str], stem: str) -> str:
@@ -343,7 +345,7 @@ class _Converter:
         highs = [schema[word] - by for word, by in (("maximum", 0), ("exclusiveMaximum", 1)) if word in words]
         bounds = [*lows, *highs]
         plain = all(type(bound) is int and abs(bound) < 10**MOST_DIGITS for bound in bounds)
-        if "multipleOf" in words or not plain:
+        if not plain or words - {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}:
             return self._leave(schema, rule_name)
         try:
             text = integer_range(max(lows, default=None), min(highs, default=None))
@@ -375,7 +377,8 @@ class _Converter:
 
 
 def _with_own_spaces(schema: dict[str, Any]) -> dict[str, Any]:
-    return schema | {"x-guidance": _OWN_SPACES}
+    part: dict[str, Any] = without_notes(schema)
+    return part | {"x-guidance": _OWN_SPACES}
 
 
 def _refs(schema: Any) -> list[str]:

@@ -94,9 +94,9 @@ def other_keys(keys: Iterable[str]) -> str:
 
 def _other_than(tree: dict[str, dict[str, object]]) -> str:
     chars = sorted(char for char in tree if char)
-    options = [f"{_one_of([char])} {_other_than(tree[char])}" for char in chars]  # type: ignore[arg-type]
-    options.append(f'[^"\\\\\\x7F\\x00-\\x1F{"".join(map(_escaped, chars))}] char*')
-    return f"( {' | '.join(options)} ){'' if '' in tree else '?'}"
+    choices = [f"{_one_of([char])} {_other_than(tree[char])}" for char in chars]  # type: ignore[arg-type]
+    choices.append(f'[^"\\\\\\x7F\\x00-\\x1F{"".join(map(_escaped, chars))}] char*')
+    return f"( {' | '.join(choices)} ){'' if '' in tree else '?'}"
 
 
 def _one_of(chars: Iterable[str]) -> str:

@@ -94,6 +94,24 @@ def _is_vacuous(word: str, value: Any) -> bool:
     return any(value == empty and type(value) is type(empty) for empty in _VACUOUS.get(word, ()))
 
 
+def without_notes(schema: Any) -> Any:
+    """Without formats that nothing is held to: llguidance refuses those that it does not know."""
+    if isinstance(schema, list):
+        return [without_notes(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {word: value for word, value in schema.items() if word != "format" or not _is_note(value)}
+    return {word: value if word in _VALUES else without_notes(value) for word, value in kept.items()}
+
+
+def _is_note(value: Any) -> bool:
+    return isinstance(value, str) and _is_vacuous("format", value)
+
+
+_VALUES = ("const", "enum", "default", "examples")
+"""Words whose values are no schemas."""
+
+
 def type_of(value: Any) -> str:
     """The JSON type of a value; a float without a fraction is a number only."""
     names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
