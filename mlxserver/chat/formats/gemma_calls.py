@@ -50,9 +50,7 @@ class GemmaCalls:
                 continue
             sink.begin_call(name.strip())
             yield from _Values(self.quote, scanner, sink).read_object()
-            yield from scanner.space()
-            yield from scanner.literal(self.end)
-            yield from scanner.space()
+            yield from scanner.closing(self.end)
 
 
 class _Values:

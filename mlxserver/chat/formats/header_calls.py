@@ -89,9 +89,7 @@ class HeaderCalls:
             opening = ""
             if not (yield from scanner.literal(self.start)):
                 break
-        if self.section[1]:
-            yield from scanner.literal(self.section[1])
-            yield from scanner.space()
+        yield from scanner.closing(self.section[1])
 
     def _call(self, scanner: Scanner, sink: Sink) -> Generator[None, None, None]:
         yield from scanner.space()
@@ -129,9 +127,7 @@ class HeaderCalls:
 
     def _tail(self, scanner: Scanner) -> Generator[None, None, None]:
         for mark in (_FENCE, self.end):
-            yield from scanner.space()
-            if mark:
-                yield from scanner.literal(mark)
+            yield from scanner.closing(mark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,7 @@ class JsonCalls:
                 if scanner.is_complete or not scanner.has_ended:
                     sink.content(self.start + scanner.since_mark())
                 return
-        if self.end:
-            yield from scanner.space()
-            yield from scanner.literal(self.end)
-        yield from scanner.space()
+        yield from scanner.closing(self.end)
 
     def grammar(self, writer: GrammarWriter, tools: Tools) -> str:
         call = writer.one_of(

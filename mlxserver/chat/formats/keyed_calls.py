@@ -51,9 +51,7 @@ class KeyedCalls:
             if sink.num_calls == num_before and (scanner.is_complete or not scanner.has_ended):
                 sink.content(self.start + scanner.since_mark())
             for mark in ("]", self.end):
-                yield from scanner.space()
-                yield from scanner.literal(mark)
-            yield from scanner.space()
+                yield from scanner.closing(mark)
 
     def _call(self, scanner: Scanner, sink: Sink) -> Generator[None, None, bool]:
         """Whether there was a whole one."""

@@ -50,13 +50,22 @@ class Scanner:
         return len(self._text) >= size
 
     def literal(self, text: str) -> Generator[None, None, bool]:
-        """Takes ``text`` if it comes next."""
+        """Takes ``text`` if it comes next; a beginning of it that a limit cut is dropped."""
         while len(self._text) < len(text) and text.startswith(self._text) and not self.has_ended:
             yield
-        if not self._text.startswith(text):
-            return False
-        self.take(len(text))
-        return True
+        if self._text.startswith(text):
+            self.take(len(text))
+            return True
+        if not self.is_complete and text.startswith(self._text):
+            self.take(len(self._text))
+        return False
+
+    def closing(self, text: str) -> Generator[None, None, None]:
+        """Takes ``text``, or as much of it as there is before the end, and white space around it."""
+        yield from self.space()
+        if not (yield from self.literal(text)) and text.startswith(self._text):
+            self.take(len(self._text))
+        yield from self.space()
 
     def any_of(self, texts: Sequence[str]) -> Generator[None, None, str | None]:
         """Takes the longest of ``texts`` that comes next."""

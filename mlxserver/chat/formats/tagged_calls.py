@@ -98,11 +98,12 @@ class TaggedCalls:
                 if (yield from self._call(scanner, sink, tools)):
                     return
                 yield from scanner.space()
+                needs_name = True
+                if not self.holds_several or (yield from scanner.peek()) != self.name[0][:1]:
+                    break
                 if self.end and (yield from scanner.literal(self.end)):
                     return
-                needs_name = True
-                if not (self.holds_several and (yield from scanner.peek())):
-                    return
+            yield from scanner.closing(self.end)
         except BrokenCall:
             if sink.num_calls == num_before and scanner.is_complete:
                 sink.content(opening + scanner.since_mark())
