@@ -43,6 +43,10 @@ FAMILIES: tuple[tuple[tuple[str, ...], ReasoningTags], ...] = (
     (("<|tool_list_start|>", "<|tool_list_end|>"), _THINK),
     (("List of tools: [",), _THINK),
     (("<tool_call>", "<function=", "<parameter=", "<think>"), ReasoningTags("<think>\n", "\n</think>\n\n")),
+    (
+        ("<|START_ACTION|>", "<|START_THINKING|>"),
+        ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),
+    ),
     (("<SPECIAL_10>", "<SPECIAL_12>", "<TOOL_RESPONSE>"), ReasoningTags("<think>\n", "</think>")),
     (("Write your thoughts between <think></think>", "<response></response>"), _THINK),
 )

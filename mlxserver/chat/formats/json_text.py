@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from mlxserver.chat.formats.scanner import SPACE, Emit, Scanner
 
-_CLOSING = {"}", "]"}
+_OPENING, _CLOSING = frozenset("{["), frozenset("}]")
 
 
 def read_value(scanner: Scanner, emit: Emit) -> Generator[None, None, bool]:
@@ -56,29 +56,36 @@ class Trimmed:
 
 
 def _read_nested(scanner: Scanner, emit: Emit) -> Generator[None, None, bool]:
-    """An object, array or string, up to the bracket or quote that closes it."""
-    depth, in_string, is_escaped = 0, False, False
+    """An object, array or string, up to the bracket or quote that closes it; a cut escape is left out."""
+    depth, in_string = 0, False
     while (yield from scanner.needs(1)):
-        text = scanner.waiting
-        for at, char in enumerate(text):
-            if in_string:
-                if is_escaped:
-                    is_escaped = False
-                elif char == "\\":
-                    is_escaped = True
-                elif char == '"':
-                    in_string = False
-            elif char == '"':
-                in_string = True
-            elif char in ("{", "["):
-                depth += 1
-            elif char in _CLOSING:
-                depth -= 1
+        text, at = scanner.waiting, 0
+        while at < len(text):
+            char = text[at]
+            if in_string and char == "\\":
+                size = _escape_len(text, at)
+                if at + size > len(text):
+                    break
+                at += size
+                continue
+            if char == '"':
+                in_string = not in_string
+            elif not in_string:
+                depth += (char in _OPENING) - (char in _CLOSING)
+            at += 1
             if depth <= 0 and not in_string:
-                emit(scanner.take(at + 1))
+                emit(scanner.take(at))
                 return True
-        emit(scanner.take(len(text)))
+        emit(scanner.take(at))
+        if scanner.waiting:
+            if not (yield from scanner.needs(len(scanner.waiting) + 1)):
+                scanner.take(len(scanner.waiting))
     return False
+
+
+def _escape_len(text: str, at: int) -> int:
+    """How many characters the escape at ``at`` has, or at least has."""
+    return 6 if text[at + 1 : at + 2] == "u" else 2
 
 
 def _scalar(scanner: Scanner) -> Generator[None, None, str]:

@@ -40,7 +40,7 @@ class PythonCalls:
             calls = parse_calls(text)
             for name, arguments in calls:
                 sink.begin_call(name)
-                sink.arguments(json.dumps(arguments, ensure_ascii=False))
+                sink.arguments(json.dumps(arguments, ensure_ascii=False, separators=(",", ":")))
             if not calls and scanner.is_complete:
                 sink.content(self.start + text + (end or ""))
             yield from scanner.space()

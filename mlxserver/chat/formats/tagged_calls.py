@@ -126,13 +126,13 @@ class _Arguments:
         self._scanner = scanner
         self._sink = sink
         self._properties = properties
-        self._separator = "{"
+        self._separator = ""
+        self._quote = ""
 
     def read(self, mark: str | None) -> Generator[None, None, bool]:
         """``mark``: the one that ended the name. Whether the end of the section was taken."""
         tags, scanner = self._tags, self._scanner
         self._sink.arguments("{")
-        self._separator = ""
         marks = tuple(m for m in (tags.key[0], tags.close, tags.end) if m)
         if mark == tags.name[1] and mark not in marks:
             mark = yield from scanner.until(marks, lambda text: None)
@@ -170,14 +170,15 @@ class _Arguments:
         return ("\n" + end, end) if self._tags.pads_values else (end,)
 
     def _text(self) -> Generator[None, None, bool]:
-        self._sink.arguments('"')
+        self._quote = '"'
         if (yield from self._scanner.until(self._value_ends(), self._escaped)) is None:
             return False
-        self._sink.arguments('"')
+        self._sink.arguments(self._quote + '"')
         return True
 
     def _escaped(self, text: str) -> None:
-        self._sink.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+        quote, self._quote = self._quote, ""
+        self._sink.arguments(quote + json.dumps(text, ensure_ascii=False)[1:-1])
 
     def _value(self, schema: Any) -> Generator[None, None, bool]:
         text, end = yield from self._scanner.collect_until(self._value_ends())

@@ -14,7 +14,7 @@ WEATHER = {
     "properties": {
         "city": {"type": "string"},
         "days": {"type": "integer"},
-        "opts": {"type": "object", "properties": {"a": {"type": "array"}}},
+        "opts": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}},
     },
     "required": ["city"],
 }
@@ -294,7 +294,7 @@ RECORDINGS = (
         "[get_weather(city='Zürich 🏔', days=2, opts={\"a\": [1, true, null]}), ping()]"
         "<|tool_call_end|>",
         "Text.",
-        (("get_weather", '{"city": "Zürich 🏔", "days": 2, "opts": {"a": [1, true, null]}}'), ("ping", "{}")),
+        (("get_weather", '{"city":"Zürich 🏔","days":2,"opts":{"a":[1,true,null]}}'), ("ping", "{}")),
     ),
     Recording(
         "minicpm5",
