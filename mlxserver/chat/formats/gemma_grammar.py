@@ -7,7 +7,6 @@ from typing import Any
 from mlxserver.chat.formats.grammar import GrammarWriter
 from mlxserver.chat.formats.schemas import is_string, properties, required, string_pattern, string_values
 
-_NUMBER = r"/-?[0-9]{1,15}(\.[0-9]{1,9})?/"
 _MAX_DEPTH = 8
 
 
@@ -54,14 +53,8 @@ class ValueGrammar:
                 item = self.value(fields.get("items"), depth + 1)
                 items = f"({item} ({writer.text(',')} {item})*)?"
                 return writer.rule(f"{writer.text('[')} {items} {writer.text(']')}")
-            case "integer":
-                return writer.rule("/-?[0-9]{1,15}/")
-            case "number":
-                return writer.rule(_NUMBER)
-            case "boolean":
-                return writer.one_of((writer.text("true"), writer.text("false")))
-            case "null":
-                return writer.text("null")
+            case "integer" | "number" | "boolean" | "null":
+                return writer.json({**fields, "type": kind})
             case _:
                 return self._string(fields)
 

@@ -8,7 +8,7 @@ FAMILIES = (
     Family("apertus", ("<|tools_prefix|>",), KeyedCalls("<|tools_prefix|>", "<|tools_suffix|>")),
     Family("apriel", ("<tool_calls>[",), JsonCalls("<tool_calls>", "</tool_calls>", is_list=True)),
     Family("nemotron-nano-2", ("<TOOLCALL>",), JsonCalls("<TOOLCALL>", "</TOOLCALL>", is_list=True)),
-    Family("firefunction", (" functools[",), JsonCalls(" functools", is_list=True)),
+    Family("firefunction", (" functools[",), JsonCalls("functools", is_list=True)),
     Family("gigachat-3.1", ("<|function_call|>",), JsonCalls("<|function_call|>")),
     Family(
         "gigachat-3",

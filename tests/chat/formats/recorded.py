@@ -311,7 +311,7 @@ RECORDINGS = (
     ),
     Recording("apriel", f"Text.\n<tool_calls>[{NAMED}, {PING}]</tool_calls>", "Text.\n", BOTH),
     Recording("nemotron-nano-2", f"<TOOLCALL>[{NAMED}, {PING}]</TOOLCALL>", "", BOTH),
-    Recording("firefunction", f"Text. functools[{NAMED}, {PING}]", "Text.", BOTH),
+    Recording("firefunction", f"Text. functools[{NAMED}, {PING}]", "Text. ", BOTH),
     Recording("gigachat-3.1", f"Text.<|function_call|>{NAMED}", "Text.", BOTH[:1]),
     Recording("gigachat-3", f"Text.<|message_sep|>\n\nfunction call<|role_sep|>\n{NAMED}", "Text.", BOTH[:1]),
     Recording("cohere2", "<|START_TEXT|>Grüße<|END_TEXT|>", "Grüße", ()),
