@@ -150,7 +150,7 @@ def _parse_message(message: Any) -> Message:
         content=content if isinstance(content, str) else "",
         parts=tuple(_parse_part(part) for part in content) if isinstance(content, list) else (),
         tool_calls=_parse_calls(message["tool_calls"]) if "tool_calls" in message else (),
-        reasoning_content=_optional_text(message, "reasoning_content"),
+        reasoning_content=_text(message.get("reasoning_content", "")),
         name=_optional_text(message, "name"),
         tool_call_id=_optional_text(message, "tool_call_id"),
     )
@@ -163,10 +163,15 @@ def _parse_part(part: dict[str, Any]) -> str:
 
 
 def _parse_calls(calls: Any) -> tuple[ToolCall, ...]:
+    """Raises ``InvalidChat``: what a client sends back must be as it was sent."""
     if calls is None:
         return ()
-    items = calls if isinstance(calls, list) else list(calls.values()) if isinstance(calls, dict) else [calls]
-    return tuple(_parse_call(call) for call in items)
+    if not isinstance(calls, list):
+        raise InvalidChat(f"Expected 'tool_calls' to be an array, got {_dump(calls)}")
+    try:
+        return tuple(_parse_call(call) for call in calls)
+    except _Malformed as error:
+        raise InvalidChat(f"Failed to parse messages: {error}") from None
 
 
 def _function_of(item: Any, what: str) -> Any:
@@ -215,7 +220,9 @@ def _text(value: Any) -> str:
 
 
 def _optional_text(fields: dict[str, Any], key: str) -> str:
-    return _text(fields[key]) if key in fields else ""
+    """Null counts as absent: clients send it for what they do not set."""
+    value = fields.get(key)
+    return "" if value is None else _text(value)
 
 
 def _kind(value: Any) -> str:

@@ -370,4 +370,4 @@ def _parse_arguments(messages: list[dict[str, Any]]) -> None:
             try:
                 call["function"]["arguments"] = json.loads(call["function"]["arguments"])
             except ValueError as error:
-                raise ChatError(f"Failed to parse tool call arguments as JSON: {error}") from None
+                raise InvalidChat(f"Failed to parse tool call arguments as JSON: {error}") from None

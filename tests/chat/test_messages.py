@@ -53,14 +53,6 @@ def test_what_the_first_look_refuses(messages: Any, error: type[ChatError], text
             {"role": "user", "content": [{"type": "text"}]},
             "[json.exception.out_of_range.403] key 'text' not found",
         ),
-        (
-            {"role": "assistant", "tool_calls": [{"type": "x"}]},
-            'Unsupported tool call type: {"type":"x"}',
-        ),
-        (
-            {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f"}}]},
-            "[json.exception.out_of_range.403] key 'arguments' not found",
-        ),
     ],
 )
 def test_what_is_malformed_further_in(message: Any, text: str) -> None:
@@ -68,6 +60,23 @@ def test_what_is_malformed_further_in(message: Any, text: str) -> None:
         parse_messages([message])
     assert str(raised.value) == f"Failed to parse messages: {text}"
     assert raised.value.type == "server_error"
+
+
+@pytest.mark.parametrize(
+    "calls", [[{"type": "x"}], [{"type": "function", "function": {"name": "f"}}], ["f"], {"a": 1}, "f", 5]
+)
+def test_malformed_tool_calls_are_the_clients_fault(calls: Any) -> None:
+    with pytest.raises(InvalidChat):
+        parse_messages([{"role": "assistant", "tool_calls": calls}])
+
+
+def test_null_ids_and_names_count_as_absent() -> None:
+    call = {"id": None, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    fields = {"role": "assistant", "content": None, "name": None, "tool_call_id": None, "tool_calls": [call]}
+    [message] = parse_messages([fields])
+    assert (message.name, message.tool_call_id, message.tool_calls[0].id) == ("", "", "")
+    with pytest.raises(ChatError):
+        parse_messages([{"role": "assistant", "content": "", "reasoning_content": None}])
 
 
 def test_tools_are_reduced_to_what_templates_know() -> None:
