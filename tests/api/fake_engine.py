@@ -72,6 +72,7 @@ class FakeRun:
     n_past: int = 0
     hangs_after: int | None = None
     cancelled: bool = False
+    reasoning_ended: bool = False
     stopped_at: int | None = None
     _num_tokens: int = 0
     _steps: int = 0
@@ -121,6 +122,9 @@ class FakeRun:
 
     def stop(self, n_generated: int) -> None:
         self.stopped_at = n_generated
+
+    def end_reasoning(self) -> None:
+        self.reasoning_ended = True
 
     def cancel(self) -> None:
         self.cancelled = True

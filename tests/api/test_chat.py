@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
+from mlxserver.api.completion_progress import RunningCompletion
+from mlxserver.api.completion_request import CompletionRequest
+from mlxserver.api.completion_runner import Completions
+from mlxserver.api.running_chat import RunningChat
+from mlxserver.engine.task import Task
 from tests.api.client import events
-from tests.api.fake_engine import EOS, FakeEngine
+from tests.api.fake_engine import EOS, ByteTokenizer, FakeEngine
 from tests.api.served import client_of, served, served_state
 
 HI = [{"role": "user", "content": "hi"}]
 GOING_ON = [*HI, {"role": "assistant", "content": "The "}]
 PATH = "/v1/chat/completions"
+_READER: Any = (ByteTokenizer(), False, False)
 
 
 def ask(*script: str | Sequence[int], argv: tuple[str, ...] = (), **body: Any) -> Any:
@@ -192,7 +198,23 @@ class TestControl:
         answer = served().post(self.path, json={"id": "x", "action": "reasoning_end"}).json()
         assert answer == {"success": False, "message": "no active completion for this id"}
 
-    def test_a_completion_is_known_while_it_runs(self) -> None:
+    @pytest.mark.parametrize(
+        ("control", "answer"),
+        [
+            (True, {"success": True}),
+            (False, {"success": False, "message": "reasoning control not enabled for this completion"}),
+        ],
+    )
+    def test_a_running_completion_must_have_asked_for_it(self, control: bool, answer: Any) -> None:
+        engine, state = FakeEngine("ok"), served_state()
+        run = engine.submit(Task(0, (1,)))
+        completions = Completions([RunningCompletion(0, run, CompletionRequest(), (1,), *_READER)])
+        state.chats["x"] = running = RunningChat(completions, control)
+        found = client_of(state).post(self.path, json={"id": "x", "action": "reasoning_end"}).json()
+        assert (found, run.reasoning_ended) == (answer, control)
+        assert running is state.chats["x"]
+
+    def test_a_completion_is_forgotten_when_it_ends(self) -> None:
         state = served_state(engine=FakeEngine([*b"ok", EOS]))
         client = client_of(state)
         client.post(PATH, json={"messages": HI})
