@@ -27,6 +27,8 @@ AREAS = tuple(
         "oai",
         "anthropic",
         "responses",
+        "tools",
+        "reasoning",
         "infill",
         "embeddings",
         "cache",
