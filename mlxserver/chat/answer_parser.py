@@ -63,7 +63,11 @@ class AnswerParser:
     def _advance(self, text: str) -> list[AnswerDelta]:
         self._scanner.push(text)
         if not self._is_done:
-            self._is_done = next(self._reading, _DONE) is _DONE
+            try:
+                self._is_done = next(self._reading, _DONE) is _DONE
+            except RecursionError:
+                # values nested beyond all reason: what was read of them stays
+                self._is_done = True
         found = self._sink.take()
         self._deltas += found
         return found

@@ -194,7 +194,7 @@ def as_json(text: str) -> str:
     bare = text.strip()
     try:
         json.loads(bare)
-    except ValueError:
+    except (ValueError, RecursionError):
         return json.dumps(_python_value(text), ensure_ascii=False)
     return bare
 
