@@ -29,6 +29,12 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2, for the tests of encoders."""
+    return _model_from_env("MLXSERVER_TEST_MINILM")
+
+
+@pytest.fixture(scope="session")
 def gemma3() -> Path:
     """A GGUF file of gemma3-270m, for the tests of large vocabularies and sliding windows."""
     return _model_from_env("MLXSERVER_TEST_GEMMA3")

@@ -59,7 +59,7 @@ class Embeddings:
             return (self._piece(waiting[0]),)
         budget = self._pace.budget(running, self._config.n_batch)
         chosen: list[Slot] = []
-        for slot in waiting:
+        for slot in [slot for slot in waiting if slot.n_prompt <= self._config.n_ubatch]:
             longest = max(slot.n_prompt, *(other.n_prompt for other in chosen), 0)
             if not chosen or longest * (len(chosen) + 1) <= budget:
                 chosen.append(slot)

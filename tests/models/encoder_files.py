@@ -144,16 +144,16 @@ def write_tiny_folder(path: Path, head: str = "", pooling: str = "", **config: A
     weights = {_hugging_face(name, head): mx.array(v) for name, v in tiny_tensors(head=head).items()}
     mx.save_safetensors(str(path / "model.safetensors"), weights)
     names = {"architectures": ["BertForSequenceClassification"]} if head else {}
-    _write_json(path / "config.json", tiny_config(**names, **config))
-    _write_json(path / "tokenizer.json", _tokenizer_json())
+    write_json(path / "config.json", tiny_config(**names, **config))
+    write_json(path / "tokenizer.json", _tokenizer_json())
     named = {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
-    _write_json(path / "tokenizer_config.json", named)
+    write_json(path / "tokenizer_config.json", named)
     if pooling:
         (path / "1_Pooling").mkdir(exist_ok=True)
-        _write_json(
+        write_json(
             path / "modules.json", [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
         )
-        _write_json(path / "1_Pooling" / "config.json", {f"pooling_mode_{pooling}": True})
+        write_json(path / "1_Pooling" / "config.json", {f"pooling_mode_{pooling}": True})
     return path
 
 
@@ -264,5 +264,5 @@ def _finish(writer: gguf.GGUFWriter, tensors: Tensors) -> None:
     writer.close()
 
 
-def _write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), "utf-8")

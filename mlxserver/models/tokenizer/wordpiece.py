@@ -21,6 +21,10 @@ _CHINESE = (
     (0x2F800, 0x2FA1F),
 )
 """Blocks whose characters are words by themselves (with the gap that the Rust tokenizers have too)."""
+_NO_SPACES = "\x1c\x1d\x1e\x1f"
+"""Spaces for Python, not for Unicode."""
+_DROPPED = ("Cc", "Cf", "Co", "Cs")
+"""Control and format characters, and those without a meaning of their own."""
 
 
 class WordPieceEncoder:
@@ -50,9 +54,9 @@ class WordPieceEncoder:
         words = [""]
         for char in unicodedata.normalize("NFD", text) if self._strip_accents else text:
             kind = unicodedata.category(char)
-            if char.isspace():
+            if char.isspace() and char not in _NO_SPACES:
                 words.append("")
-            elif char == "\ufffd" or kind == "Cc" or (self._strip_accents and kind[0] == "M"):
+            elif char == "\ufffd" or kind in _DROPPED or (self._strip_accents and kind[0] == "M"):
                 continue
             elif kind[0] == "P" or (char.isascii() and kind[0] == "S") or _is_chinese(char):
                 words += [self._cased(char), ""]
