@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from mlxserver.api.anthropic_json import AnthropicDialect
 from mlxserver.api.anthropic_request import chat_body
-from mlxserver.api.chat import answer_rules, count_tokens, read_chat
+from mlxserver.api.chat import count_tokens, read_chat
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_runner import respond
 from mlxserver.api.json_body import read_json
@@ -23,7 +23,7 @@ async def create_message(request: Request, state: ServerState) -> Response:
 
     def dialect(wanted: CompletionRequest) -> AnthropicDialect:
         stop_sequences = wanted.stop if own_stops else ()
-        return AnthropicDialect(answer_rules(chat), state.model_name, stop_sequences)
+        return AnthropicDialect(chat.rules, state.model_name, stop_sequences)
 
     return await respond(request, state, chat.fields, dialect)
 

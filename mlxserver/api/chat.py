@@ -15,7 +15,6 @@ from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
 from mlxserver.api.running_chat import RunningChat
 from mlxserver.api.state import ServerState
-from mlxserver.chat.answer_parser import AnswerRules
 from mlxserver.chat.formats.grammar import special_token_of
 from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
 
@@ -88,11 +87,6 @@ def chat_settings(state: ServerState) -> ChatSettings:
 def read_chat(body: Any, state: ServerState) -> ChatRequest:
     """The chat in a body of OpenAI's form. Raises ``ChatError``."""
     return parse_chat(body, state.template, chat_settings(state))
-
-
-def answer_rules(chat: ChatRequest) -> AnswerRules:
-    """How the answer's text is read."""
-    return chat.rules
 
 
 def count_tokens(body: Any, state: ServerState) -> int:

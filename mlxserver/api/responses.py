@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mlxserver.api.chat import answer_rules, count_tokens, read_chat
+from mlxserver.api.chat import count_tokens, read_chat
 from mlxserver.api.completion_runner import respond
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
@@ -18,7 +18,7 @@ async def create_response(request: Request, state: ServerState) -> Response:
     """The answer to a list of items, with every native field as well."""
     chat = read_chat(chat_body(await read_json(request)), state)
     return await respond(
-        request, state, chat.fields, lambda wanted: ResponsesDialect(answer_rules(chat), state.model_name)
+        request, state, chat.fields, lambda wanted: ResponsesDialect(chat.rules, state.model_name)
     )
 
 
