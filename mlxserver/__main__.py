@@ -15,6 +15,7 @@ def main() -> int:
         options = parse_command_line(sys.argv[1:], os.environ)
         require_model(options)
         check_template(options)
+        check_grammar(options)
     except Exit as end:
         sys.stdout.write(end.stdout)
         sys.stderr.write(end.stderr)
@@ -38,6 +39,20 @@ def check_template(options: Options) -> None:
     except ChatError as error:
         text = f"error: the supplied chat template is not supported: {options.chat_template}\n{error}\n"
         raise Exit(1, stderr=text) from None
+
+
+def check_grammar(options: Options) -> None:
+    """Raises ``Exit`` for a ``--grammar`` or ``--json-schema`` that no request could follow."""
+    if not options.grammar and options.json_schema is None:
+        return
+    from mlxserver.sampling.grammar.compiler import check_without_tokens
+    from mlxserver.sampling.grammar.nodes import GrammarError
+
+    try:
+        check_without_tokens(options.grammar, options.json_schema)
+    except GrammarError as error:
+        name = "grammar" if options.grammar else "JSON schema"
+        raise Exit(1, stderr=f"error: the supplied {name} cannot be used: {error}\n") from None
 
 
 if __name__ == "__main__":

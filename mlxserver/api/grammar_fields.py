@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from mlxserver.api.field_types import text, value_or
+from mlxserver.sampling.grammar.compiler import LLGUIDANCE
 from mlxserver.sampling.grammar.schema import SchemaError, schema_grammar
 from mlxserver.sampling.grammar.schema_words import compact
 from mlxserver.sampling.params import Grammar, Trigger, TriggerKind
 
 TRIGGER_KINDS: tuple[TriggerKind, ...] = ("token", "word", "pattern", "pattern_full")
 """By llama.cpp's number."""
-_LLGUIDANCE = "%llguidance"
 
 
 def read_grammar(body: dict[str, Any]) -> Grammar | None:
@@ -35,7 +35,7 @@ def read_grammar(body: dict[str, Any]) -> Grammar | None:
 
 
 def grammar_of(written: str) -> Grammar:
-    return Grammar("lark" if written.startswith(_LLGUIDANCE) else "gbnf", written)
+    return Grammar("lark" if written.startswith(LLGUIDANCE) else "gbnf", written)
 
 
 def with_triggers(

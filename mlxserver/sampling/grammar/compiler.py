@@ -24,6 +24,8 @@ from mlxserver.sampling.vocabulary import Vocabulary
 
 log = logging.getLogger("mlxserver.srv")
 
+LLGUIDANCE = "%llguidance"
+"""What a grammar in llguidance's own notation begins with."""
 MAX_TEXT = 1_000_000
 """Characters of a grammar."""
 _KEPT = 256
@@ -101,6 +103,15 @@ class GrammarCompiler:
     def _token_id(self, text: str) -> int | None:
         tokens = self._vocabulary.encode(text, parse_special=True)
         return tokens[0] if len(tokens) == 1 else None
+
+
+def check_without_tokens(grammar: str, schema: Any) -> None:
+    """Raises GrammarError for what no vocabulary could use. A schema counts where there is no grammar."""
+    if grammar.startswith(LLGUIDANCE):
+        return
+    rules = parse_gbnf(grammar, lambda text: 0) if grammar else schema_grammar(schema).rules()
+    check_left_recursion(rules)
+    to_lark(rules)
 
 
 def _parsed(schema: str) -> Any:

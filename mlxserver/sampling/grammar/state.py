@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mlxserver.sampling.params import Grammar, SamplerError, Trigger
 from mlxserver.sampling.vocabulary import Vocabulary
 
-SEARCH_SECONDS = 0.1
+SEARCH_SECONDS = 0.05
 """A pattern of a client's may take forever; the search for it may not."""
 
 
@@ -60,7 +60,11 @@ class GrammarState:
         if self._waiting is None:
             self._consume([token], self._piece(token))
             return
-        replay = self._waiting.accept(token, self._piece(token))
+        try:
+            replay = self._waiting.accept(token, self._piece(token))
+        except SamplerError as error:
+            self._fail(str(error))
+            return
         if replay is None:
             return
         self._waiting = None
@@ -149,7 +153,7 @@ def _find(pattern: regex.Pattern[bytes], text: bytes) -> int | None:
     try:
         match = pattern.search(text, timeout=SEARCH_SECONDS)
     except TimeoutError:
-        return None
+        raise SamplerError("the search for a grammar's trigger takes too long") from None
     if match is None:
         return None
     spans = [match.span(group) for group in range(1, match.re.groups + 1)]
