@@ -1,4 +1,4 @@
-"""The command: options, then log, then the server."""
+"""The command: options, then log, then the server; ``validate`` as its first word is another command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from mlxserver.telemetry import log
 
 
 def main() -> int:
-    """Runs the server; the process's exit code."""
+    """Runs the server, or what the first word names; the process's exit code."""
+    if sys.argv[1:2] == ["validate"]:
+        from mlxserver.validate.command import main as validate
+
+        return validate(sys.argv[2:])
     try:
         options = parse_command_line(sys.argv[1:], os.environ)
         require_model(options)

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "engine": {"kv", "sampling", "models", "options", "telemetry"},
     "chat": {"engine", "kv", "sampling", "models", "options", "telemetry"},
     "api": {"chat", "engine", "kv", "sampling", "models", "options", "telemetry"},
+    "validate": {"engine", "kv", "models", "options"},
     "options": set[str](),
     "telemetry": {"engine", "models", "options"},
 }
@@ -31,6 +32,7 @@ FORBIDDEN = {
     "kv": {"starlette", "uvicorn", "sse_starlette", "pydantic", "jinja2"},
     "sampling": {"starlette", "uvicorn", "sse_starlette", "pydantic"},
     "models": {"starlette", "uvicorn", "sse_starlette"},
+    "validate": {"starlette", "uvicorn", "sse_starlette", "pydantic", "jinja2"},
     "api": {"mlx", "mlx_lm"},
     "chat": {"mlx", "mlx_lm", "starlette", "uvicorn", "sse_starlette"},
     "options": {"mlx", "mlx_lm", "starlette", "uvicorn"},

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,36 +7,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 
 from mlxserver.models.errors import ModelError
 from mlxserver.models.load import ModelSource, load_model
 from tests.models import tiny
 from tests.models.gguf_files import logits
+from tests.models.tiny_folder import write
 
 N_PARAMS = 31904
-
-
-def write(path: Path, module: nn.Module, **config: Any) -> Path:
-    path.mkdir(exist_ok=True)
-    settings = {**vars(module.args), "eos_token_id": 255, **config}
-    (path / "config.json").write_text(json.dumps(settings))
-    mx.save_safetensors(str(path / "model.safetensors"), dict(tree_flatten(module.parameters())))
-    _write_tokenizer(path)
-    return path
-
-
-def _write_tokenizer(path: Path) -> None:
-    vocab = {char: n for n, char in enumerate(sorted(ByteLevel.alphabet()))}
-    vocab["<|end|>"] = vocab.pop(max(vocab, key=lambda char: vocab[char]))
-    tokenizer = Tokenizer(BPE(vocab, []))
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    tokenizer.add_special_tokens(["<|end|>"])
-    tokenizer.save(str(path / "tokenizer.json"))
-    settings = {"eos_token": "<|end|>", "chat_template": "{{ messages }}"}
-    (path / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def load(path: Path, **options: Any) -> Any:
