@@ -7,8 +7,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mlxserver.api.auth import ApiKeys
 from mlxserver.api.cors import Cors
 from mlxserver.api.gates import Limits, Readiness
+from mlxserver.api.own_routes import OWN_ROUTES
 from mlxserver.api.router import Router
-from mlxserver.api.routes import ROUTES
+from mlxserver.api.routes import ROUTES, Route
 from mlxserver.api.state import ServerState
 from mlxserver.api.vertex import with_vertex_routes
 from mlxserver.options.vertex import VertexAi
@@ -25,7 +26,9 @@ def make_app(state: ServerState, vertex: VertexAi | None = None) -> ASGIApp:
         from mlxserver.telemetry.metrics import Metrics
 
         state.metrics = Metrics()
-    routes = with_vertex_routes(ROUTES, vertex) if vertex else ROUTES
+    routes: tuple[Route, ...] = (*ROUTES, *OWN_ROUTES)
+    if vertex:
+        routes = with_vertex_routes(routes, vertex)
     app: ASGIApp = Router(state, routes, options.api_prefix, _files(options.path, options.api_prefix))
     app = Limits(app, options.timeout)
     if options.api_key:

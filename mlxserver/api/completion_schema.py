@@ -15,6 +15,7 @@ from mlxserver.api.field_types import (
     INT64_MAX,
     UNLIMITED,
     Reader,
+    described,
     flag,
     integer,
     items_of,
@@ -78,14 +79,15 @@ def read_completion_request(
 
     Raises ``ApiError``: 400 for a bad field.
     """
-    state = Evaluation(body, _flatten(defaults), defaults, tokenizer, n_slots)
+    state = Evaluation(body, field_values(defaults), defaults, tokenizer, n_slots)
     for item in FIELDS:
         item.evaluate(state)
     state.values["id_slot"] = value_or(body, "id_slot", integer(), -1)
     return _build(state.values, tokenizer)
 
 
-def _flatten(request: CompletionRequest) -> dict[str, Any]:
+def field_values(request: CompletionRequest) -> dict[str, Any]:
+    """Every field of ``request`` and of its sampling parameters, by its name."""
     sources: tuple[Any, ...] = (request, request.sampling, request.chat)
     return {item.name: getattr(source, item.name) for source in sources for item in fields(source)}
 
@@ -178,6 +180,7 @@ def _reasoning_format(state: Evaluation, value: Any) -> None:
     state.values["reasoning_format"] = name
 
 
+@described(type="string")
 def _chat_parser(value: Any) -> str:
     try:
         parse_json(text(value).encode())

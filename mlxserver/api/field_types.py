@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from mlxserver.api.json_body import float32, wrong_type
 
@@ -17,8 +18,31 @@ UNLIMITED = math.inf
 FLOAT_MAX = 3.4028234663852886e38
 
 Reader = Callable[[Any], Any]
+Schema = dict[str, Any]
+T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedReader(Generic[T]):
+    """A reader and the JSON schema of what it takes."""
+
+    read: Callable[[Any], T]
+    schema: Schema
+
+    def __call__(self, value: Any) -> T:
+        return self.read(value)
+
+
+def described(**schema: Any) -> Callable[[Callable[[Any], T]], DescribedReader[T]]:
+    return lambda read: DescribedReader(read, schema)
+
+
+def schema_of(reader: Reader) -> Schema:
+    """Empty where the reader does not say."""
+    return dict(reader.schema) if isinstance(reader, DescribedReader) else {}
+
+
+@described(type="boolean")
 def flag(value: Any) -> bool:
     """Only true and false; numbers are an error."""
     if not isinstance(value, bool):
@@ -26,6 +50,7 @@ def flag(value: Any) -> bool:
     return value
 
 
+@described(type="string")
 def text(value: Any) -> str:
     if not isinstance(value, str):
         raise wrong_type("string", value)
@@ -50,7 +75,7 @@ def integer(
             raise _out_of_range(str(hard[0]), str(hard[1]), str(number))
         return number if soft is None else max(soft[0], min(soft[1], number))
 
-    return read
+    return DescribedReader(read, {"type": "integer"} | _limits(hard))
 
 
 def number(
@@ -67,15 +92,17 @@ def number(
             raise _out_of_range(f"{hard32[0]:f}", f"{hard32[1]:f}", f"{result:f}")
         return result if soft is None else max(soft[0], min(soft[1], result))
 
-    return read
+    return DescribedReader(read, {"type": "number"} | _limits(hard))
 
 
+@described(type="array", items={"type": "string"})
 def strings(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise wrong_type("array", value)
     return tuple(text(item) for item in value)
 
 
+@described(type="array", items={"type": "string"})
 def strings_or_nothing(value: Any) -> tuple[str, ...]:
     """An array of strings; anything else is as if it were empty."""
     try:
@@ -100,6 +127,11 @@ def value_or(body: dict[str, Any], key: str, read: Reader, default: Any) -> Any:
         return read(value)
     except ValueError:
         return default
+
+
+def _limits(hard: tuple[float, float] | None) -> Schema:
+    """What soft limits clamp is no error, so they are none here."""
+    return {} if hard is None else {"minimum": hard[0], "maximum": hard[1]}
 
 
 def _from_float(value: float, bits: int, signed: bool) -> int:

@@ -19,6 +19,7 @@ MEDIA_MARKER = "<__media__>"
 
 
 async def health(request: Request, state: ServerState) -> Response:
+    """Whether requests can be answered; 503 until the model is loaded."""
     return json_response({"status": "ok"})
 
 

@@ -23,7 +23,7 @@ from mlxserver.api.unavailable import Handler, absent, disabled_feature, without
 
 State = Literal["honoured", "deferred", "refused"]
 
-PUBLIC_PATHS = frozenset(["/health", "/v1/health", "/"])
+PUBLIC_PATHS = frozenset(["/health", "/v1/health", "/", "/docs"])
 """Served without an API key, under exactly these paths."""
 
 
@@ -36,6 +36,10 @@ class Route:
     handler: Handler
     state: State = "honoured"
     note: str = ""
+    takes: str = ""
+    """Whose fields a request has, in the manifest of fields."""
+    gives: str = ""
+    """Whose fields an answer has; those of ``takes`` unless it says otherwise."""
 
     @property
     def needs_key(self) -> bool:
@@ -59,53 +63,101 @@ ROUTER_ONLY = "only a router, a server started without a model, has it: 404 as l
 SERVER_TOOLS = "tools that the server runs; 403 as llama-server without them"
 
 ROUTES = (
-    Route("GET", ("/health", "/v1/health"), operations.health),
+    Route("GET", ("/health", "/v1/health"), operations.health, gives="health"),
     Route("GET", ("/metrics",), operations.metrics),
-    Route("GET", ("/props",), operations.props),
-    Route("POST", ("/props",), operations.change_props),
-    Route("GET", ("/models", "/v1/models"), operations.models),
-    Route("GET", ("/slots",), slots.slots),
-    Route("POST", ("/slots/{id_slot}",), slot_actions.slot_action),
-    Route("POST", ("/completion", "/completions"), completions.completion),
-    Route("POST", ("/v1/completions",), completions.openai_completion),
-    Route("POST", ("/chat/completions", "/v1/chat/completions"), chat.chat_completion),
-    Route("POST", ("/v1/chat/completions/control",), chat.control_chat),
+    Route("GET", ("/props",), operations.props, gives="props"),
+    Route("POST", ("/props",), operations.change_props, gives="success"),
+    Route("GET", ("/models", "/v1/models"), operations.models, takes="model_list", gives="models"),
+    Route("GET", ("/slots",), slots.slots, takes="slot_list"),
+    Route("POST", ("/slots/{id_slot}",), slot_actions.slot_action, takes="slots"),
+    Route("POST", ("/completion", "/completions"), completions.completion, takes="completion"),
+    Route(
+        "POST",
+        ("/v1/completions",),
+        completions.openai_completion,
+        takes="completion",
+        gives="text_completion",
+    ),
+    Route("POST", ("/chat/completions", "/v1/chat/completions"), chat.chat_completion, takes="chat"),
+    Route("POST", ("/v1/chat/completions/control",), chat.control_chat, takes="control"),
     Route(
         "POST",
         ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"),
         chat.count_input_tokens,
+        takes="chat",
+        gives="input_tokens",
     ),
-    Route("POST", ("/apply-template",), chat.apply_template),
-    Route("POST", ("/tokenize",), tokenize.tokenize),
-    Route("POST", ("/detokenize",), tokenize.detokenize),
-    Route("GET", ("/v1/stream",), streams.read_stream),
-    Route("DELETE", ("/v1/stream",), streams.stop_stream),
-    Route("POST", ("/v1/streams/lookup",), streams.lookup_streams),
-    Route("GET", ("/lora-adapters",), operations.lora_adapters, note="none can be loaded yet"),
-    Route("POST", ("/lora-adapters",), operations.set_lora_adapters, note="none can be loaded yet"),
-    Route("POST", ("/infill",), infill.infill),
-    Route("POST", ("/responses", "/v1/responses"), responses.create_response),
-    Route("POST", ("/responses/input_tokens", "/v1/responses/input_tokens"), responses.count_input_tokens),
-    Route("POST", ("/v1/messages",), anthropic.create_message),
-    Route("POST", ("/v1/messages/count_tokens",), anthropic.count_input_tokens),
-    Route("POST", ("/embedding", "/embeddings"), embeddings.embeddings),
-    Route("POST", ("/v1/embeddings",), embeddings.openai_embeddings),
-    Route("POST", ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), rerank.rerank),
+    Route("POST", ("/apply-template",), chat.apply_template, takes="chat", gives="prompt"),
+    Route("POST", ("/tokenize",), tokenize.tokenize, takes="tokenize"),
+    Route("POST", ("/detokenize",), tokenize.detokenize, takes="detokenize"),
+    Route("GET", ("/v1/stream",), streams.read_stream, takes="stream"),
+    Route("DELETE", ("/v1/stream",), streams.stop_stream, takes="stop_stream"),
+    Route("POST", ("/v1/streams/lookup",), streams.lookup_streams, takes="streams"),
+    Route("GET", ("/lora-adapters",), operations.lora_adapters, note="none can be loaded yet", gives="lora"),
+    Route(
+        "POST",
+        ("/lora-adapters",),
+        operations.set_lora_adapters,
+        note="none can be loaded yet",
+        takes="lora",
+        gives="success",
+    ),
+    Route("POST", ("/infill",), infill.infill, takes="infill", gives="completion"),
+    Route("POST", ("/responses", "/v1/responses"), responses.create_response, takes="responses"),
+    Route(
+        "POST",
+        ("/responses/input_tokens", "/v1/responses/input_tokens"),
+        responses.count_input_tokens,
+        takes="responses",
+        gives="input_tokens",
+    ),
+    Route("POST", ("/v1/messages",), anthropic.create_message, takes="anthropic"),
+    Route(
+        "POST",
+        ("/v1/messages/count_tokens",),
+        anthropic.count_input_tokens,
+        takes="anthropic",
+        gives="count_tokens",
+    ),
+    Route("POST", ("/embedding", "/embeddings"), embeddings.embeddings, takes="embeddings"),
+    Route(
+        "POST",
+        ("/v1/embeddings",),
+        embeddings.openai_embeddings,
+        takes="embeddings",
+        gives="openai_embeddings",
+    ),
+    Route("POST", ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking"), rerank.rerank, takes="rerank"),
     Route(
         "POST",
         ("/audio/transcriptions", "/v1/audio/transcriptions"),
         without(NO_AUDIO),
         "deferred",
         "501 as for a model that reads text only",
+        takes="transcription",
     ),
-    Route("GET", ("/tools",), disabled_feature, "deferred", SERVER_TOOLS),
-    Route("POST", ("/tools",), disabled_feature, "deferred", SERVER_TOOLS),
-    Route("GET", ("/cors-proxy",), disabled_feature, "refused", "403 as llama-server without its proxy"),
-    Route("POST", ("/cors-proxy",), disabled_feature, "refused", "403 as llama-server without its proxy"),
+    Route("GET", ("/tools",), disabled_feature, "deferred", SERVER_TOOLS, gives="tool_list"),
+    Route("POST", ("/tools",), disabled_feature, "deferred", SERVER_TOOLS, takes="tool_call"),
+    Route(
+        "GET",
+        ("/cors-proxy",),
+        disabled_feature,
+        "refused",
+        "403 as llama-server without its proxy",
+        takes="proxy",
+    ),
+    Route(
+        "POST",
+        ("/cors-proxy",),
+        disabled_feature,
+        "refused",
+        "403 as llama-server without its proxy",
+        takes="proxy",
+    ),
     Route("GET", ("/", "/index.html"), absent, "refused", "no web page is shipped; 404 as with --no-ui"),
-    Route("POST", ("/models",), absent, "deferred", ROUTER_ONLY),
-    Route("DELETE", ("/models",), absent, "deferred", ROUTER_ONLY),
-    Route("POST", ("/models/load",), absent, "deferred", ROUTER_ONLY),
-    Route("POST", ("/models/unload",), absent, "deferred", ROUTER_ONLY),
-    Route("GET", ("/models/sse",), absent, "deferred", ROUTER_ONLY),
+    Route("POST", ("/models",), absent, "deferred", ROUTER_ONLY, takes="model_load", gives="success"),
+    Route("DELETE", ("/models",), absent, "deferred", ROUTER_ONLY, takes="model_list", gives="success"),
+    Route("POST", ("/models/load",), absent, "deferred", ROUTER_ONLY, takes="model_load", gives="success"),
+    Route("POST", ("/models/unload",), absent, "deferred", ROUTER_ONLY, takes="model_load", gives="success"),
+    Route("GET", ("/models/sse",), absent, "deferred", ROUTER_ONLY, gives="model_event"),
 )

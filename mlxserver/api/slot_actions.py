@@ -22,6 +22,7 @@ REFUSED_CHARACTERS = frozenset('/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff')
 
 
 async def slot_action(request: Request, state: ServerState) -> Response:
+    """Saves a slot's state to a file, takes it from one, or forgets it."""
     if not state.options.slot_save_path:
         raise not_supported("This server does not support slots action. Start it with `--slot-save-path`")
     slot = _slot_id(request.url.path.rsplit("/", 1)[1])

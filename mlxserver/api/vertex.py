@@ -29,7 +29,7 @@ def with_vertex_routes(routes: tuple[Route, ...], vertex: VertexAi) -> tuple[Rou
     if any(vertex.predict in route.paths for route in routes):
         raise ValueError(f"AIP_PREDICT_ROUTE={vertex.predict} conflicts with an existing llama-server route")
     health = (Route("GET", (vertex.health,), operations.health),) if vertex.health else ()
-    return (*health, *routes, Route("POST", (vertex.predict,), Predictions(routes)))
+    return (*health, *routes, Route("POST", (vertex.predict,), Predictions(routes), takes="vertex"))
 
 
 class Predictions:
