@@ -263,7 +263,7 @@ def _task(
         id=engine.new_task_id(),
         tokens=prompt,
         sampling=first.sampling,
-        n_predict=first.n_predict if first.n_predict != -1 else state.options.n_predict,
+        n_predict=_n_predict(first.n_predict, state.options.n_predict),
         id_slot=first.id_slot,
         cache_prompt=first.cache_prompt,
         n_keep=first.n_keep,
@@ -274,6 +274,12 @@ def _task(
         identity=identity,
         settings=generation_settings(first) if state.shows_slot_texts else short_settings(first),
     )
+
+
+def _n_predict(asked: int, default: int) -> int:
+    """As llama-server counts: -1 is without bound, any other negative number leaves room for one token."""
+    bound = asked if asked != -1 else default
+    return bound if bound == -1 else max(bound, 0)
 
 
 def _family(run: Run) -> tuple[Run, ...]:

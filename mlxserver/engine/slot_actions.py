@@ -112,10 +112,10 @@ class SlotActions:
 
     @cached_property
     def _belongs_to(self) -> str:
-        """Names what a state depends on: the weights, the compute type, the KV types."""
+        """Names what a state depends on: weights, rotary embedding, compute type, KV types."""
         info, config = self._model.info, self._config
         parameters: Any = tree_flatten(self._model.module.parameters())
-        digest = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(info.rope.encode(), digest_size=16)
         for name, weight in parameters:
             digest.update(f"{name}{weight.shape}{weight.dtype}".encode())
             digest.update(raw_bytes(weight.reshape(-1)[:SAMPLE]))

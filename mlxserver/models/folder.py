@@ -25,7 +25,7 @@ from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model, ModelInfo, piece_text
 from mlxserver.models.parameters import n_bytes, n_parameters, named_parameters
 from mlxserver.models.rope import set_rope
-from mlxserver.models.rope_config import trained_rope
+from mlxserver.models.rope_config import ROPE_KEYS, trained_rope
 from mlxserver.models.rope_options import FROM_MODEL, RopeOptions
 
 _LOAD_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, RuntimeError)
@@ -73,6 +73,7 @@ def load_folder(
         chat_template=templates.get("default", ""),
         chat_template_tool_use=templates.get("tool_use", ""),
         sampling_defaults=sampling_defaults.from_generation_config(generation),
+        rope=f"{[text.get(key) for key in ROPE_KEYS]} {rope}",
     )
     return Model(module, tokenizer, info), notes
 

@@ -69,6 +69,8 @@ class ModelInfo:
     sampling_defaults: dict[str, Any] = field(default_factory=dict)
     """``general.sampling.*`` of a GGUF file, keyed by the SamplingParams field."""
     media_marker: str = ""
+    rope: str = ""
+    """Tells one rotary embedding of the same weights from another; of no particular form."""
     pooling: str = ""
     """How the model's embeddings are meant to be pooled, where it says so."""
     rerank_template: str = ""

@@ -18,6 +18,8 @@ from mlxserver.models.rope import (
 )
 from mlxserver.models.rope_options import BETA_FAST, BETA_SLOW, FROM_MODEL, TrainedRope, effective
 
+ROPE_KEYS = ("rope_theta", "rope_local_base_freq", "rope_scaling", "rope_parameters")
+
 
 def trained_rope(module: Any, config: Mapping[str, Any]) -> TrainedRope:
     """``config`` is the text model's. Raises ModelError where the two do not tell all that is needed."""

@@ -265,3 +265,33 @@ def test_a_fault_inside_the_stream_is_an_error_event(monkeypatch: pytest.MonkeyP
     got = events(native(engine, stream=True))
     assert got == [1, {"error": {"code": 500, "message": "oops", "type": "server_error"}}]
     assert engine.runs[0].cancelled
+
+
+@pytest.mark.parametrize(
+    ("argv", "body", "bound"),
+    [
+        ((), {}, -1),
+        (("-n", "6"), {}, 6),
+        (("-n", "6"), {"n_predict": 3}, 3),
+        (("-n", "6"), {"n_predict": -1}, 6),
+        (("-n", "0"), {}, 0),
+        (("-n", "-2"), {}, 0),
+    ],
+)
+def test_the_bound_of_tokens_is_the_requests_or_the_options(
+    argv: tuple[str, ...], body: dict[str, int], bound: int
+) -> None:
+    engine = FakeEngine("one")
+    settings = native(engine, *argv, **body).json()["generation_settings"]
+    assert engine.runs[0].task.n_predict == bound
+    shown = body.get("n_predict", int(argv[1]) if argv else -1)
+    assert settings["n_predict"] == settings["max_tokens"] == shown
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"), [({}, 7), ({"n_keep": None}, 7), ({"n_keep": 3}, 3), ({"n_keep": -1}, -1)]
+)
+def test_the_tokens_to_keep_are_the_requests_or_the_options(body: dict[str, Any], kept: int) -> None:
+    engine = FakeEngine("one")
+    settings = native(engine, "--keep", "7", **body).json()["generation_settings"]
+    assert engine.runs[0].task.n_keep == settings["n_keep"] == kept

@@ -65,8 +65,10 @@ class Letters:
 class Bench:
     """An engine whose events are collected by task."""
 
-    def __init__(self, module: Any, eog_ids: frozenset[int] = frozenset(), **changes: Any) -> None:
-        info = ModelInfo("tiny", "tiny", tiny.VOCAB, 512, tiny.HIDDEN, 0, 0, "all F32")
+    def __init__(
+        self, module: Any, eog_ids: frozenset[int] = frozenset(), rope: str = "", **changes: Any
+    ) -> None:
+        info = ModelInfo("tiny", "tiny", tiny.VOCAB, 512, tiny.HIDDEN, 0, 0, "all F32", rope=rope)
         self.events: list[Event] = []
         self.changed = threading.Condition()
         self.errors: list[BaseException] = []

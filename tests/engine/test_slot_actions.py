@@ -78,6 +78,11 @@ def test_files_that_do_not_belong_here_leave_the_slot_as_it_was(tmp_path: Path) 
     other.finish(0)
     act(other, "save", 0, tmp_path / "other-model")
     other.close()
+    rope = Bench(tiny.llama, rope="another base")
+    rope.submit(0, PROMPT, n_predict=1, id_slot=0)
+    rope.finish(0)
+    act(rope, "save", 0, tmp_path / "other-rope")
+    rope.close()
     types = Bench(tiny.llama, cache_type_k="f16")
     types.submit(0, PROMPT, n_predict=1, id_slot=0)
     types.finish(0)
@@ -97,7 +102,17 @@ def test_files_that_do_not_belong_here_leave_the_slot_as_it_was(tmp_path: Path) 
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "link").symlink_to(tmp_path / "good")
     (tmp_path / "folder").mkdir()
-    for name in ["other-model", "other-type", "text", "empty", "cut", "flipped", "link", "folder"]:
+    for name in [
+        "other-model",
+        "other-rope",
+        "other-type",
+        "text",
+        "empty",
+        "cut",
+        "flipped",
+        "link",
+        "folder",
+    ]:
         outcome = act(bench, "restore", 0, tmp_path / name)
         assert outcome.error, name
         assert tokens_in(bench, 0) == len(PROMPT), name

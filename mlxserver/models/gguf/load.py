@@ -60,7 +60,7 @@ def load_gguf(
     notes = _set_rope(module, file, architecture, rope_options)
     module.eval()
     head = load_classifier(file, kind)
-    info = _info(file, name, module, tokenizer, file_type_loaded(file, loaded, kind))
+    info = _info(file, name, module, tokenizer, file_type_loaded(file, loaded, kind), rope_options)
     return Model(module, tokenizer, info, head), metadata.notes + notes + _notes(loaded, kind)
 
 
@@ -115,7 +115,9 @@ def _tokenizer(file: ModelFile) -> Tokenizer:
         raise ModelError(f"{file.path}: the vocabulary is damaged or of an unknown kind: {error}") from error
 
 
-def _info(file: ModelFile, name: str, module: Any, tokenizer: Tokenizer, ftype: str) -> ModelInfo:
+def _info(
+    file: ModelFile, name: str, module: Any, tokenizer: Tokenizer, ftype: str, given: RopeOptions
+) -> ModelInfo:
     kv = file.hyperparameters
     return ModelInfo(
         path=name,
@@ -131,6 +133,7 @@ def _info(file: ModelFile, name: str, module: Any, tokenizer: Tokenizer, ftype: 
         chat_template=_text(file.metadata, "tokenizer.chat_template"),
         chat_template_tool_use=_text(file.metadata, "tokenizer.chat_template.tool_use"),
         sampling_defaults=sampling_defaults.from_metadata(file.metadata),
+        rope=f"{rope.trained_rope(file)} {given}",
         pooling=_pooling(kv.get("pooling_type")),
         rerank_template=_text(file.metadata, "tokenizer.chat_template.rerank"),
     )
