@@ -8,17 +8,14 @@ from dataclasses import replace
 
 from mlxserver.engine.cells import Cells
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.context_shift import shift_of
+from mlxserver.engine.context_shift import NO_SHIFT, ContextShifts
 from mlxserver.engine.deferred import Deferred
 from mlxserver.engine.embeddings import Embeddings, too_long
 from mlxserver.engine.pace import Pace
 from mlxserver.engine.plan import (
-    Chunk,
     Copy,
     Cut,
     Decode,
-    Discard,
-    Embed,
     Embedded,
     Join,
     Move,
@@ -30,6 +27,7 @@ from mlxserver.engine.prompts import Prompts
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.selection import select_slot
 from mlxserver.engine.slot import Slot, SlotState
+from mlxserver.engine.tally import Tally
 from mlxserver.engine.task import (
     Counters,
     Event,
@@ -62,17 +60,21 @@ class Scheduler:
         self._states = states
         self._eog_ids = eog_ids
         self._clock = clock
-        self._adds_bos = adds_bos
         self._deferred = Deferred()
         self._events: list[Event] = []
         self.slots = [Slot(i, config.n_ctx_slot, config.context_shift) for i in range(config.n_slots)]
         self.reuse = Reuse(states, self.slots, trie)
         self._is_untidy = False
-        self.counters = Counters()
+        self._tally = Tally()
         self.pace = Pace()
+        self._context_shifts = ContextShifts(config, self.slots, adds_bos)
         self._cells = Cells(config, self.slots, self.reuse)
         self._prompts = Prompts(config, states, self.slots, self.reuse, self.pace)
         self._embeddings = Embeddings(config, self.slots, self.pace)
+
+    @property
+    def counters(self) -> Counters:
+        return self._tally.counters
 
     # ------------------------------------------------------------ requests
 
@@ -115,7 +117,7 @@ class Scheduler:
 
     def inherit(self, other: Scheduler) -> None:
         """Go on where another one, whose running tasks are lost, cannot."""
-        self.counters = other.counters
+        self._tally = other._tally
         for task in other._deferred:
             self.submit(task)
 
@@ -128,7 +130,7 @@ class Scheduler:
         n_free = sum(slot.is_free for slot in self.slots)
         slots = tuple(slot.view(with_tokens) for slot in self.slots)
         return Snapshot(
-            slots, self.counters, len(self._deferred) + max(0, n_arriving - n_free), self.reuse.stats()
+            slots, self._tally.counters, len(self._deferred) + max(0, n_arriving - n_free), self.reuse.stats()
         )
 
     def check(self) -> None:
@@ -157,7 +159,7 @@ class Scheduler:
     def commit(self, plan: Plan, result: Result) -> None:
         """Take in what a plan gave: counters, events, ends."""
         now = self._clock()
-        self._count(plan)
+        self._tally.ran(plan, self.slots)
         for failed in result.failures:
             self._fail(failed)
         for chunk in plan.chunks:
@@ -236,8 +238,7 @@ class Scheduler:
             each.n_past, each.n_prompt_done, each.t_start = slot.n_past, slot.n_past, slot.t_start
             self._events.append(Started(each.task_id, each.id, slot.n_prompt, slot.n_past, slot.t_start))
             self._progress(each, slot.n_past, slot.t_start)
-        cached = self.counters.prompt_tokens_cached + slot.n_past
-        self.counters = replace(self.counters, prompt_tokens_cached=cached)
+        self._tally.took_over(slot.n_past)
         return taken.moves
 
     def _start_embedding(self, slot: Slot) -> None:
@@ -247,21 +248,10 @@ class Scheduler:
     # ------------------------------------------------------- parts of plan
 
     def _shifts(self) -> list[Move]:
-        """Slots whose context is full drop old tokens, where that was asked for."""
-        moves: list[Move] = []
-        for slot in self.slots:
-            full = slot.n_launched and slot.n_cells + 1 >= slot.n_ctx
-            if slot.state is not SlotState.GENERATING or slot.n_launched >= slot.limit or not full:
-                continue
-            assert slot.task is not None
-            if slot.shares_prompt:
-                message = "context shift cannot be used for shared prompt"
-                self._events.append(Failed(slot.task_id, "server_error", message))
-                self._release(slot)
-                continue
-            shift = shift_of(slot.task, slot.n_cells, slot.n_ctx, self._adds_bos, slot.n_launched)
-            slot.discard(shift)
-            moves.append(Discard(slot.id, slot.task_id, shift.n_keep, shift.n_discard))
+        moves, failing = self._context_shifts.plan()
+        for slot in failing:  # what they hold is good
+            self._events.append(Failed(slot.task_id, "server_error", NO_SHIFT))
+            self._release(slot)
         return moves
 
     def _make_room(self) -> list[Move]:
@@ -314,8 +304,7 @@ class Scheduler:
 
     def _first_token(self, slot: Slot, now: float) -> None:
         slot.t_first = now
-        seconds = self.counters.prompt_seconds + now - slot.t_start
-        self.counters = replace(self.counters, prompt_seconds=seconds)
+        self._tally.prompt_took(now - slot.t_start)
         if slot.task and slot.task.return_progress:
             self._progress(slot, slot.n_prompt, now)
 
@@ -323,29 +312,13 @@ class Scheduler:
         slot = self._slot_of(embedded.task_id)
         if slot:
             slot.t_first = slot.t_last = now
-            seconds = self.counters.prompt_seconds + now - slot.t_start
-            self.counters = replace(self.counters, prompt_seconds=seconds)
+            self._tally.prompt_took(now - slot.t_start)
             self._events.append(Vectors(slot.task_id, embedded.vectors))
             self._finish(slot, "none")
 
     def _progress(self, slot: Slot, processed: int, now: float) -> None:
         if slot.task and slot.task.return_progress:
             self._events.append(PromptProgress(slot.task_id, slot.n_prompt, slot.n_past, processed, now))
-
-    def _count(self, plan: Plan) -> None:
-        parts: tuple[Chunk | Decode | Embed, ...] = (*plan.chunks, *plan.decodes, *plan.embeds)
-        busy = {part.slot for part in parts}
-        if not busy:
-            return
-        counters = self.counters
-        n_cells = [slot.n_cells for slot in self.slots] + [e.start + len(e.tokens) for e in plan.embeds]
-        self.counters = replace(
-            counters,
-            prompt_tokens=counters.prompt_tokens + plan.n_prompt + len(plan.joins),
-            decodes=counters.decodes + 1,
-            busy_slots=counters.busy_slots + len(busy),
-            n_tokens_max=max(counters.n_tokens_max, *n_cells),
-        )
 
     # ---------------------------------------------------------------- ends
 
@@ -379,13 +352,7 @@ class Scheduler:
         for child in [child for child in slot.children if child.parent is slot]:
             self._release(child)
         n = len(slot.generated) if n_generated is None else n_generated
-        counters = self.counters
-        self.counters = replace(
-            counters,
-            predicted_tokens=counters.predicted_tokens + n,
-            predicted_seconds=counters.predicted_seconds + max(0.0, slot.t_last - slot.t_first),
-            predicted_after_first=counters.predicted_after_first + max(0, n - 1),
-        )
+        self._tally.ended(slot, n)
         slot.tokens = [] if forget else self._kept(slot, n)
         del slot.generated[n:]
         slot.state, slot.parent, slot.children = SlotState.IDLE, None, []
@@ -397,9 +364,7 @@ class Scheduler:
         if slot.state is not SlotState.GENERATING:
             return slot.tokens
         known = [*slot.tokens, *slot.generated[-1:]]
-        kept = slot.n_prompt + max(0, n_generated - 1) - slot.n_discarded(n_generated)
-        for late in (shift for shift in slot.shifts if shift.n_launched >= n_generated):
-            kept = min(kept, late.n_keep)  # made ahead for a token that never was
+        kept = slot.n_kept(n_generated)
         n = kept if self._states.can_truncate(slot.id, kept) else slot.n_cells
         return known[:n] if n <= len(known) else []
 

@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mlxserver.engine.context_shift import Shift
 from mlxserver.engine.task import SlotView, Task
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 
@@ -18,6 +17,15 @@ class SlotState(Enum):
     WAIT_PARENT = "wait for parent"
     GENERATING = "generating"
     EMBEDDING = "embedding"
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """``n_discard`` tokens behind the first ``n_keep`` went after the slot had asked for ``n_launched``."""
+
+    n_keep: int
+    n_discard: int
+    n_launched: int
 
 
 @dataclass(slots=True)
@@ -93,6 +101,12 @@ class Slot:
         if self.state is SlotState.GENERATING:
             return self.n_prompt + max(0, self.n_launched - 1) - self.n_discarded()
         return len(self.tokens)
+
+    def n_kept(self, n_generated: int) -> int:
+        """Cells that stay when the task ends with so many tokens, although more may be asked for."""
+        kept = self.n_prompt + max(0, n_generated - 1) - self.n_discarded(n_generated)
+        ahead = (shift.n_keep for shift in self.shifts if shift.n_launched >= n_generated)
+        return min(kept, *ahead, kept)  # a shift made for a token that never was
 
     def discard(self, shift: Shift) -> None:
         """Forget what a context shift takes away; the tokens behind move up."""

@@ -1,0 +1,47 @@
+"""Adds up what slots and steps did, in llama-server's meaning of each counter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mlxserver.engine.plan import Chunk, Decode, Embed, Plan
+from mlxserver.engine.slot import Slot
+from mlxserver.engine.task import Counters
+
+
+class Tally:
+    """``counters`` is a new object after each change, so that a snapshot may keep it."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+
+    def took_over(self, n: int) -> None:
+        """A prompt began with ``n`` tokens from the cache."""
+        self._add(prompt_tokens_cached=n)
+
+    def prompt_took(self, seconds: float) -> None:
+        self._add(prompt_seconds=seconds)
+
+    def ran(self, plan: Plan, slots: Sequence[Slot]) -> None:
+        """A step was carried out."""
+        parts: tuple[Chunk | Decode | Embed, ...] = (*plan.chunks, *plan.decodes, *plan.embeds)
+        busy = {part.slot for part in parts}
+        if not busy:
+            return
+        n_cells = [slot.n_cells for slot in slots] + [e.start + len(e.tokens) for e in plan.embeds]
+        most = max(self.counters.n_tokens_max, *n_cells)
+        self.counters = replace(self.counters, n_tokens_max=most)
+        self._add(prompt_tokens=plan.n_prompt + len(plan.joins), decodes=1, busy_slots=len(busy))
+
+    def ended(self, slot: Slot, n_generated: int) -> None:
+        """A task left its slot with so many sampled tokens."""
+        self._add(
+            predicted_tokens=n_generated,
+            predicted_seconds=max(0.0, slot.t_last - slot.t_first),
+            predicted_after_first=max(0, n_generated - 1),
+        )
+
+    def _add(self, **more: float) -> None:
+        totals = {name: getattr(self.counters, name) + value for name, value in more.items()}
+        self.counters = replace(self.counters, **totals)
