@@ -12,6 +12,7 @@ from mlxserver.models.tokenizer.pretokenizer import PRE_TOKENIZERS, PreTokenizer
 from mlxserver.models.tokenizer.special_ids import detect_special_ids
 from mlxserver.models.tokenizer.spm import SpmEncoder
 from mlxserver.models.tokenizer.tokenizer import VocabTokenizer
+from mlxserver.models.tokenizer.unigram import UnigramEncoder
 from mlxserver.models.tokenizer.vocabulary import (
     BYTE,
     CONTROL,
@@ -58,8 +59,12 @@ def from_gguf(metadata: Mapping[str, Any]) -> VocabTokenizer:
         return VocabTokenizer(vocab, SpmEncoder(vocab))
     if model == "bert":
         return _wordpiece(metadata)
+    if model == "t5":
+        return _unigram(metadata)
     if model not in ("gpt2", "gemma4"):
-        raise ModelError(f"tokenizer type '{model}' is not supported (supported: bert, gpt2, llama, gemma4)")
+        raise ModelError(
+            f"tokenizer type '{model}' is not supported (supported: bert, gemma4, gpt2, llama, t5)"
+        )
     pre = _pre_tokenizer(metadata, "gemma4" if model == "gemma4" else "")
     default = -1 if model == "gemma4" else 11
     vocab = _vocabulary(metadata, bos_id=min(default, pre.bos_id), eos_id=default)
@@ -82,6 +87,20 @@ def _wordpiece(metadata: Mapping[str, Any]) -> VocabTokenizer:
     lowercase = bool(metadata.get("tokenizer.ggml.normalizer.lowercase", True))
     strips = bool(metadata.get("tokenizer.ggml.normalizer.strip_accents", lowercase))
     encoder = WordPieceEncoder(vocab, unk_id if unk_id < len(vocab) else -1, lowercase, strips)
+    return VocabTokenizer(vocab, encoder)
+
+
+def _unigram(metadata: Mapping[str, Any]) -> VocabTokenizer:
+    vocab = _vocabulary(metadata, bos_id=-1, eos_id=1)
+    vocab.escape_spaces = vocab.add_eos = True
+    _read_special(vocab, metadata)
+    unk_id = metadata.get("tokenizer.ggml.unknown_token_id", 2)
+    charsmap = bytes(value % 256 for value in metadata.get("tokenizer.ggml.precompiled_charsmap", ()))
+    merges_spaces = bool(metadata.get("tokenizer.ggml.remove_extra_whitespaces", False))
+    try:
+        encoder = UnigramEncoder(vocab, unk_id, charsmap, merges_spaces)
+    except Exception as error:  # The library raises bare Exception.
+        raise ModelError(f"the vocabulary cannot be used: {error}") from error
     return VocabTokenizer(vocab, encoder)
 
 

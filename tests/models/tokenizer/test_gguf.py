@@ -10,7 +10,7 @@ from mlxserver.models.tokenizer import from_gguf
 from tests.models.tokenizer.vocabularies import BYTE, CONTROL, bpe, spm
 
 
-@pytest.mark.parametrize("model", ["t5", "rwkv", "plamo2", "none", "new-kind"])
+@pytest.mark.parametrize("model", ["rwkv", "plamo2", "none", "new-kind"])
 def test_unsupported_models_are_named(model: str) -> None:
     with pytest.raises(ModelError, match=f"'{model}'"):
         from_gguf({**bpe([]), "tokenizer.ggml.model": model})
