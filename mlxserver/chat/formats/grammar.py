@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mlxserver.models.model import Tokenizer
+from mlxserver.sampling.grammar.lark import HEAD
 
 _MARKER = re.compile(r"(<[^<>]+>|\[[^\[\]]+\])")
 ANY_TEXT = r"(?s:.*)"
@@ -24,7 +25,7 @@ class GrammarWriter:
         self._rules: list[str] = []
 
     def finish(self, start: str) -> str:
-        return "\n".join(["%llguidance {}", f"start: {start}", *self._rules])
+        return "\n".join([HEAD, f"start: {start}", *self._rules])
 
     def rule(self, expression: str, attributes: str = "") -> str:
         name = f"r{len(self._rules)}"

@@ -27,6 +27,9 @@ from mlxserver.sampling.grammar.regex import bounds, char_class
 MAX_LENGTH = 4_000_000
 _NOTHING = '""'
 
+HEAD = '%llguidance {"no_forcing": true}'
+"""Text without any choice may still be cut into any tokens, the likeliest ones, as in llama.cpp."""
+
 
 def to_lark(rules: Rules) -> str:
     """``root`` becomes ``start``. Raises GrammarError where no text at all can come from it."""
@@ -40,17 +43,17 @@ class _Writer:
         self._rules = {name: rule for name, rule in rules.items() if name in living}
         self._strings = JsonStrings(self._rules)
         self._numbers = {"root": 0}
-        """The number of each rule that was met, in the order in which they are written."""
+        """The number of each rule that was met."""
+        self._met = ["root"]
         self._terminals: dict[str, str] = {}
         """The name of each lexeme, by its regular expression."""
 
     def text(self) -> str:
         lines: list[str] = []
-        while len(lines) < len(self._numbers):
-            name = list(self._numbers)[len(lines)]
-            lines.append(f"r{len(lines)}: {self._node(self._rules[name]) or _NOTHING}")
+        for number, name in enumerate(self._met):  # which grows meanwhile
+            lines.append(f"r{number}: {self._node(self._rules[name]) or _NOTHING}")
         lines += [f"{name}: /{regex}/" for regex, name in self._terminals.items()]
-        text = "\n".join(["%llguidance {}", "start: r0", *lines, ""])
+        text = "\n".join([HEAD, "start: r0", *lines, ""])
         if len(text) > MAX_LENGTH:
             raise GrammarError("the grammar is too large")
         return text
@@ -99,7 +102,10 @@ class _Writer:
         return f"({text}){bounds(least, most)}"
 
     def _rule(self, name: str) -> str:
-        return f"r{self._numbers.setdefault(name, len(self._numbers))}"
+        if name not in self._numbers:
+            self._numbers[name] = len(self._met)
+            self._met.append(name)
+        return f"r{self._numbers[name]}"
 
     def _lexeme(self, regex: str) -> str:
         return self._terminals.setdefault(regex, f"T{len(self._terminals)}")
