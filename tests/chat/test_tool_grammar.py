@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import jsonschema
+import mlx.core as mx
 import numpy as np
 import pytest
 from llguidance import LLMatcher
@@ -20,6 +21,8 @@ from mlxserver.chat.messages import Message
 from mlxserver.chat.reasoning_tags import ReasoningTags
 from mlxserver.chat.tool_grammar import Thought, lazy_grammar, required_grammar, with_tools_described
 from mlxserver.sampling.grammar.compiler import GrammarCompiler
+from mlxserver.sampling.params import SamplingParams
+from mlxserver.sampling.sampler import Sampler
 from tests.chat.formats.cutting import answer_of, parse
 from tests.sampling.byte_tokens import ByteTokens
 
@@ -140,3 +143,30 @@ def test_tools_are_described_where_a_template_cannot_show_them() -> None:
     assert '{"name": "f", "description": "", "parameters": {}}' in system.content
     first, _ = with_tools_described([Message("system", "Be brief."), Message("user", "x")], [tool])
     assert first.content.startswith("Be brief.\n\nAnswer with a JSON object")
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3-coder", "mistral-nemo", "generic"])
+def test_a_sampler_at_a_high_temperature_makes_calls_that_fit(name: str) -> None:
+    """Logits of no sense through the whole chain, several requests in a batch."""
+    calls = next(family for family in (*FAMILIES, GENERIC) if family.name == name).calls
+    tools = replace(TOOLS, is_parallel=False)
+    grammar = required_grammar(calls, tools, NO_THOUGHT, no_special)
+    sampler = Sampler(VOCABULARY.n_vocab, VOCABULARY.eog_ids, VOCABULARY)
+    texts = {row: b"" for row in range(3)}
+    for row in texts:
+        sampler.begin(row, SamplingParams(seed=row, temperature=1.5, top_k=0, grammar=grammar), [0])
+    running = list(texts)
+    for step in range(2000):
+        logits = mx.random.normal((len(running), VOCABULARY.n_vocab), key=mx.random.key(step))
+        tokens = sampler.sample(logits, running).tokens.tolist()
+        for row, token in zip(list(running), tokens, strict=True):
+            sampler.accept(row, token)
+            if token in VOCABULARY.eog_ids:
+                running.remove(row)
+            else:
+                texts[row] += VOCABULARY.piece(token)
+        if not running:
+            break
+    assert not running
+    for text in texts.values():
+        check_calls(calls, text.decode(), tools)
