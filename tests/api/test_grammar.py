@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxserver.engine.task import Task
 from mlxserver.sampling.grammar.compiler import GrammarCompiler
 from mlxserver.sampling.params import Grammar, Trigger
-from tests.api.fake_engine import EOS, TAG, FakeEngine
+from tests.api.fake_engine import EOS, TAG, FakeEngine, FakeRun
 from tests.api.served import served
 
 YES = 'root ::= "yes"'
@@ -69,8 +71,13 @@ def test_chats(body: dict[str, Any], wanted: Grammar | None) -> None:
     assert grammar_of("/v1/chat/completions", CHAT | body) == wanted
 
 
-def test_the_command_line_gives_what_a_request_leaves_out() -> None:
-    body = {"prompt": "a"}
+def test_the_command_line_gives_what_a_request_leaves_out(tmp_path: Path) -> None:
+    body: dict[str, Any] = {"prompt": "a"}
+    grammar, schema = tmp_path / "grammar", tmp_path / "schema"
+    grammar.write_text(YES)
+    schema.write_text('{"type": "boolean"}')
+    assert grammar_of("/completion", body, "--grammar-file", str(grammar)) == Grammar("gbnf", YES)
+    assert grammar_of("/completion", body, "--json-schema-file", str(schema)) == BOOLEAN
     assert grammar_of("/completion", body, "--grammar", YES) == Grammar("gbnf", YES)
     assert grammar_of("/completion", body | {"grammar": ""}, "--grammar", YES) == Grammar("gbnf", YES)
     assert grammar_of("/completion", body, "-j", '{"type": "boolean"}') == BOOLEAN
@@ -150,8 +157,11 @@ def test_grammars_are_compiled_beside_the_event_loop(monkeypatch: pytest.MonkeyP
     loop: list[threading.Thread] = []
     engine = FakeEngine("ok")
     submit = engine.submit
-    monkeypatch.setattr(
-        engine, "submit", lambda task: (loop.append(threading.current_thread()), submit(task))[1]
-    )
+
+    def watched_submit(task: Task) -> FakeRun:
+        loop.append(threading.current_thread())
+        return submit(task)
+
+    monkeypatch.setattr(engine, "submit", watched_submit)
     assert served(engine=engine).post("/completion", json={"prompt": "a", "grammar": YES}).status_code == 200
     assert threads and loop and threads[0] is not loop[0]

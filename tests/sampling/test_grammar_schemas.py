@@ -176,3 +176,9 @@ def test_schemas_are_bounded() -> None:
 def test_a_schema_without_an_end_is_refused() -> None:
     with pytest.raises(SamplerError, match="failed to parse grammar"):
         compiled({"$ref": "#/$defs/t", "$defs": {"t": {"$ref": "#/$defs/t"}}})
+
+
+def test_many_optional_properties_are_no_trouble() -> None:
+    schema = {"properties": {f"p{i}": {"type": "null"} for i in range(300)}}
+    assert fits(schema, '{"p3":null,"p250":null}')
+    assert not fits(schema, '{"p250":null,"p3":null}')

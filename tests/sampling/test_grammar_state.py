@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -132,7 +133,7 @@ def generate(params: SamplingParams, steps: int, best: str = "") -> list[int]:
     for step in range(steps):
         sampled = sampler.sample(logits(step, best), [0])
         mx.eval(*sampled.arrays())
-        tokens.append(int(sampled.tokens[0].item()))
+        tokens.append(cast(list[int], sampled.tokens.tolist())[0])
         sampler.accept(0, tokens[-1])
     return tokens
 
@@ -215,7 +216,7 @@ def test_a_lazy_grammar_leaves_a_row_alone_before_its_trigger() -> None:
     for best in ("x", "b", "x", "x", "x"):
         sampled = sampler.sample(logits(0, best), [0])
         mx.eval(*sampled.arrays())
-        tokens.append(int(sampled.tokens[0].item()))
+        tokens.append(cast(list[int], sampled.tokens.tolist())[0])
     assert tokens == [*b"xbcd", TOKENS.eos_id]
 
 
@@ -237,5 +238,5 @@ def test_a_vocabulary_without_an_end() -> None:
     for step in range(2):
         sampled = sampler.sample(logits(step), [0])
         mx.eval(*sampled.arrays())
-        tokens.append(int(sampled.tokens[0].item()))
+        tokens.append(cast(list[int], sampled.tokens.tolist())[0])
     assert tokens in ([*b"ab"], [TOKENS.texts.index(b"ab"), tokens[1]])

@@ -26,7 +26,7 @@ log = logging.getLogger("mlxserver.srv")
 
 LLGUIDANCE = "%llguidance"
 """What a grammar in llguidance's own notation begins with."""
-MAX_TEXT = 1_000_000
+MAX_TEXT = 150_000
 """Characters of a grammar."""
 _KEPT = 256
 _KEPT_TEXT = 8_000_000
@@ -81,6 +81,8 @@ class GrammarCompiler:
             matcher = LLMatcher(self.tokenizer, self._lark(grammar), log_level=0, limits=_LIMITS)
             if matcher.is_error():
                 raise _refusal(matcher.get_error(), grammar)
+        except RecursionError:
+            raise SamplerError("the grammar is nested too deeply") from None
         except SchemaError as error:
             raise SamplerError(str(error)) from None
         except GrammarError as error:

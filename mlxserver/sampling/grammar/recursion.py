@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mlxserver.sampling.grammar.nodes import (
     Alt,
     Chars,
@@ -29,10 +31,7 @@ def check_left_recursion(rules: Rules) -> None:
 
 def productive(rules: Rules) -> frozenset[str]:
     """The rules that some finite text fits."""
-    found: set[str] = set()
-    while new := {n for n, r in rules.items() if n not in found and _ends(r, found)}:
-        found |= new
-    return frozenset(found)
+    return frozenset(_closure(rules, _ends))
 
 
 def _search(start: str, leftmost: dict[str, list[str]], done: set[str]) -> None:
@@ -53,9 +52,20 @@ def _search(start: str, leftmost: dict[str, list[str]], done: set[str]) -> None:
 
 
 def _nullable(rules: Rules) -> set[str]:
+    return _closure(rules, _may_be_empty)
+
+
+def _closure(rules: Rules, holds: Callable[[Node, set[str]], bool]) -> set[str]:
+    """The rules for which something holds that depends on for which others it does."""
     found: set[str] = set()
-    while new := {n for n, r in rules.items() if n not in found and _may_be_empty(r, found)}:
-        found |= new
+    names, n_before = list(rules), -1
+    while len(found) > n_before:
+        n_before = len(found)
+        for name in names:
+            if name not in found and holds(rules[name], found):
+                found.add(name)
+        # chains of rules run one way or the other
+        names.reverse()
     return found
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from mlxserver.sampling.grammar.nodes import Alt, Chars, Node, Ranges, Ref, Repeat, Rules, Seq
 
+_MAX_DEPTH = 30
+
 
 class Regular:
-    """The rules that do not lead back to themselves, name no tokens and stay short when written out."""
+    """The rules that lead neither deep nor back to themselves, name no tokens and stay short in full."""
 
     def __init__(self, rules: Rules, max_length: int) -> None:
         self._rules = rules
@@ -14,6 +16,7 @@ class Regular:
         self._lengths: dict[str, int | None] = {}
         """None: not regular, or (while it is being measured) met again."""
         self._texts: dict[str, str] = {}
+        self._depth = 0
 
     def length(self, node: Node) -> int | None:
         """About how long the node's regular expression is; None where it has none."""
@@ -49,7 +52,10 @@ class Regular:
     def _length_of(self, name: str) -> int | None:
         if name not in self._lengths:
             self._lengths[name] = None
-            self._lengths[name] = self.length(self._rules[name]) if name in self._rules else None
+            self._depth += 1
+            if name in self._rules and self._depth < _MAX_DEPTH:
+                self._lengths[name] = self.length(self._rules[name])
+            self._depth -= 1
         return self._lengths[name]
 
     def _total(self, items: tuple[Node, ...]) -> int | None:

@@ -26,7 +26,7 @@ from mlxserver.sampling.grammar.schema_rules import (
 )
 from mlxserver.sampling.grammar.schema_words import TYPES, compact, demands, fits_type, type_of, without_notes
 
-MAX_RULES = 20_000
+MAX_RULES = 5_000
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9-]+")
 _OWN_SPACES = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})"}
 
