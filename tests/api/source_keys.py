@@ -34,6 +34,18 @@ def read(module: str) -> set[str]:
     return {key for node in ast.walk(tree(module)) for key in _read_by(node)}
 
 
+def named(path: Path) -> set[str]:
+    """Every string of a file, every keyword of a call, every field of a class."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Constant(value=str(text)) | ast.keyword(arg=str(text)):
+                found.add(text)
+            case ast.AnnAssign(target=ast.Name(id=text)):
+                found.add(text)
+    return found
+
+
 def _read_by(node: ast.AST) -> Iterator[str]:
     keys: list[ast.expr | None] = []
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):

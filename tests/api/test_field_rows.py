@@ -14,7 +14,7 @@ from mlxserver.api.own_routes import OWN_ROUTES
 from mlxserver.api.routes import ROUTES, Route
 from tests.api.fake_engine import EOS, FakeEngine
 from tests.api.served import served
-from tests.api.source_keys import PACKAGE, emitted, read
+from tests.api.source_keys import PACKAGE, emitted, named, read
 
 APART = frozenset(
     "app auth completion_defaults completion_request completion_runner cors errors field_rows field_types "
@@ -41,6 +41,13 @@ def fields(keys: set[str]) -> set[str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_every_key_of_the_source_has_a_row(module: str) -> None:
     assert fields(emitted(module) | read(module)) <= NAMES
+
+
+def test_every_honoured_field_is_named_in_the_source() -> None:
+    files = [path for folder in ("api", "chat") for path in (PACKAGE / folder).rglob("*.py")]
+    found = {name.lower() for path in files for name in named(path)} | {""}
+    honoured = (name for row in field_rows() if row.state == "honoured" for name in row.names)
+    assert [name for name in honoured if not {part.lower() for part in name.split("/")} <= found] == []
 
 
 def test_every_field_has_one_row() -> None:
