@@ -59,4 +59,5 @@ def shown(grammar: Grammar | None) -> str:
     """What ``generation_settings`` call the grammar: a schema shows as the rules that it becomes."""
     if grammar is None:
         return ""
-    return str(schema_grammar(json.loads(grammar.text))) if grammar.kind == "json_schema" else grammar.text
+    is_schema = grammar.kind in ("json_schema", "json_answer")
+    return str(schema_grammar(json.loads(grammar.text))) if is_schema else grammar.text

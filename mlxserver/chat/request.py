@@ -9,6 +9,7 @@ from typing import Any
 from mlxserver.chat.answer_parser import AnswerRules
 from mlxserver.chat.errors import ChatError, InvalidChat
 from mlxserver.chat.formats.calls import CallFormat
+from mlxserver.chat.formats.json_answer import JsonAnswer
 from mlxserver.chat.formats.registry import GENERIC
 from mlxserver.chat.messages import Message, check_final_turn, check_messages, parse_messages, parse_tools
 from mlxserver.chat.reasoning_tags import ReasoningTags
@@ -84,7 +85,7 @@ def parse_chat(body: Any, template: ChatTemplate, settings: ChatSettings) -> Cha
     prompt = template.render(chat)
     answer = _Answer(template, chat, prompt, choice, fields, settings)
     if _is_filled(schema) and not choice.needs_call:
-        answer.calls = None
+        answer.expect_json()
     completion = _completion_fields(fields, template, prompt) | _probabilities(fields)
     completion |= answer.budget_fields() | (answer.call_fields() if settings.parses_answers else {})
     has_other_form = calls_tools or bool(_text(fields, "grammar", ""))
@@ -106,6 +107,8 @@ class _Answer:
         settings: ChatSettings,
     ) -> None:
         self._form: AnswerForm = template.answer_form(bool(chat.tools))
+        self._json: JsonAnswer | None = None
+        self._is_jinja = template.format != "Content-only"
         self._prompt = prompt
         self._choice = choice
         self._body = body
@@ -123,6 +126,13 @@ class _Answer:
             return self._form.family.calls
         return GENERIC.calls if self._choice.needs_call else None
 
+    def expect_json(self) -> None:
+        """The answer is JSON in place of calls. Thoughts that stay in the content hide where it begins."""
+        self.calls = None
+        is_read = self._settings.parses_answers and self._is_jinja
+        if is_read and (self._shows_reasoning or not self._form.tags):
+            self._json = JsonAnswer()
+
     def rules(self) -> AnswerRules:
         is_explicit = _is_continued(self._body)
         start = self._prompt.answer_start
@@ -131,11 +141,11 @@ class _Answer:
         family, tags = self._form.family, self._form.tags
         plain = family.without_calls if family is not None else None
         parses_calls = _flag(self._body, "parse_tool_calls", True)
-        calls = self.calls if parses_calls and self.calls is not None else plain
+        calls = self._json or (self.calls if parses_calls and self.calls is not None else plain)
         return AnswerRules(
             start,
             shows_start=not is_explicit or _flag(self._body, "echo", False),
-            skips_space=bool(tags or self.calls),
+            skips_space=bool(tags or self.calls or self._json),
             tags=tags if self._shows_reasoning else ReasoningTags(),
             calls=calls,
             tools=self.tools,
@@ -166,7 +176,8 @@ class _Answer:
         """Native fields: the grammar of an answer that is JSON. Raises InvalidChat for a schema of no use."""
         thought = Thought(self._form.tags, self._prompt.answer_start, self._thinks)
         try:
-            grammar = json_grammar(schema, thought, self._settings.special_token)
+            may_be_fenced = self._json is not None
+            grammar = json_grammar(schema, thought, self._settings.special_token, may_be_fenced)
         except SchemaError as error:
             raise InvalidChat(f"{_NO_PARSER}: {error}") from None
         return {"grammar": grammar, "grammar_lazy": False, "grammar_triggers": []}

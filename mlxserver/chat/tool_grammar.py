@@ -34,8 +34,12 @@ def lazy_grammar(calls: CallFormat, tools: Tools, special_token: SpecialToken) -
     return Grammar("lark", writer.finish(calls.grammar(writer, tools)), lazy=True)
 
 
-def json_grammar(schema: Any, thought: Thought, special_token: SpecialToken) -> Grammar:
+def json_grammar(
+    schema: Any, thought: Thought, special_token: SpecialToken, may_be_fenced: bool = False
+) -> Grammar:
     """An answer that fits a JSON schema (an empty one: an object), behind its reasoning if it may have one.
+
+    ``may_be_fenced``: in a Markdown fence, too; the answer's reader takes that away.
 
     Raises SchemaError.
     """
@@ -43,8 +47,10 @@ def json_grammar(schema: Any, thought: Thought, special_token: SpecialToken) -> 
     writer = GrammarWriter(special_token)
     reasoning = thought.grammar(writer)
     if not reasoning:
-        return Grammar("json_schema", compact(schema))
+        return Grammar("json_answer" if may_be_fenced else "json_schema", compact(schema))
     answer = writer.json(schema or {"type": "object"})
+    if may_be_fenced:
+        answer = f'("```json" {writer.space()} {answer} {writer.space()} "```" | {answer})'
     return Grammar("lark", writer.finish(f"{reasoning} {writer.space()} {answer}"))
 
 

@@ -36,9 +36,12 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The language that the answer must be in. ``lark`` is llguidance's own notation."""
+    """The language that the answer must be in. ``lark`` is llguidance's own notation.
 
-    kind: Literal["gbnf", "json_schema", "lark"]
+    ``json_answer``: a JSON schema for what stands alone, or in a Markdown fence.
+    """
+
+    kind: Literal["gbnf", "json_schema", "json_answer", "lark"]
     text: str
     lazy: bool = False
     triggers: tuple[Trigger, ...] = ()

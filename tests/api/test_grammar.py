@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.api.served import served
 YES = 'root ::= "yes"'
 SCHEMA = {"type": "boolean"}
 BOOLEAN = Grammar("json_schema", '{"type":"boolean"}')
+ANSWER = replace(BOOLEAN, kind="json_answer")
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -59,9 +61,9 @@ def test_text_completions(path: str, body: dict[str, Any], wanted: Grammar | Non
     ("body", "wanted"),
     [
         ({"grammar": YES}, Grammar("gbnf", YES)),
-        ({"json_schema": SCHEMA}, BOOLEAN),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, BOOLEAN),
-        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, BOOLEAN),
+        ({"json_schema": SCHEMA}, ANSWER),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, ANSWER),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, ANSWER),
         ({"response_format": {"type": "json_object"}}, Grammar("json_schema", "{}")),
         ({"response_format": {"type": "json_object"}, "grammar": YES}, Grammar("gbnf", YES)),
         ({"response_format": {"type": "text"}}, None),

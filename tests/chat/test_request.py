@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mlxserver.chat.errors import ChatError, InvalidChat
+from mlxserver.chat.formats.json_answer import JsonAnswer
 from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
 from mlxserver.chat.template import CHATML, make_template
 from mlxserver.sampling.params import Grammar
@@ -143,8 +144,16 @@ OBJECT: dict[str, Any] = {"type": "json_object"}
     ],
 )
 def test_the_schema_of_an_answer(body: dict[str, Any], schema: str | None) -> None:
-    wanted = None if schema is None else Grammar("json_schema", schema)
+    wanted = None if schema is None else Grammar("json_schema" if schema == "{}" else "json_answer", schema)
     assert parse(source=WITH_TOOLS, **body).fields.get("grammar") == wanted
+
+
+def test_only_an_answer_that_is_read_may_be_fenced() -> None:
+    for settings in (ChatSettings(use_jinja=False), ChatSettings(parses_answers=False)):
+        assert parse(settings, json_schema={"const": 1}).fields["grammar"].kind == "json_schema"
+    thinking = parse(source=THINKING, json_schema={"const": 1}, reasoning_format="none")
+    assert thinking.fields["grammar"].kind == "json_schema"
+    assert isinstance(parse(json_schema={"const": 1}).rules.calls, JsonAnswer)
 
 
 def test_any_object_gives_way_to_a_grammar_and_to_tools() -> None:

@@ -16,7 +16,7 @@ from mlxserver.sampling.grammar.gbnf import parse_gbnf
 from mlxserver.sampling.grammar.lark import to_lark
 from mlxserver.sampling.grammar.nodes import GrammarError
 from mlxserver.sampling.grammar.recursion import check_left_recursion
-from mlxserver.sampling.grammar.schema import SchemaError, schema_grammar
+from mlxserver.sampling.grammar.schema import ANSWER_ROOT, SchemaError, answer_rules, schema_grammar
 from mlxserver.sampling.grammar.state import LazyStart
 from mlxserver.sampling.grammar.tokens import make_tokenizer
 from mlxserver.sampling.params import Grammar, SamplerError
@@ -95,12 +95,15 @@ class GrammarCompiler:
             raise GrammarError("the grammar is too large")
         if grammar.kind == "lark":
             return grammar.text
+        root = "root"
         if grammar.kind == "json_schema":
             rules = schema_grammar(_parsed(grammar.text)).rules()
+        elif grammar.kind == "json_answer":
+            rules, root = answer_rules(schema_grammar(_parsed(grammar.text))), ANSWER_ROOT
         else:
             rules = parse_gbnf(grammar.text, self._token_id)
         check_left_recursion(rules)
-        return to_lark(rules)
+        return to_lark(rules, root)
 
     def _token_id(self, text: str) -> int | None:
         tokens = self._vocabulary.encode(text, parse_special=True)
@@ -126,7 +129,7 @@ def _parsed(schema: str) -> Any:
 def _refusal(reason: str, grammar: Grammar) -> GrammarError:
     """llguidance says in its first line what it cannot do."""
     first = reason.partition("\n")[0]
-    if grammar.kind != "json_schema":
+    if grammar.kind not in ("json_schema", "json_answer"):
         return GrammarError(first)
     if "oneOf" in first:
         first = "oneOf: more than one of the alternatives may fit"

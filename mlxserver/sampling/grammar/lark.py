@@ -31,20 +31,20 @@ HEAD = '%llguidance {"no_forcing": true}'
 """Text without any choice may still be cut into any tokens, the likeliest ones, as in llama.cpp."""
 
 
-def to_lark(rules: Rules) -> str:
+def to_lark(rules: Rules, root: str = "root") -> str:
     """``root`` becomes ``start``. Raises GrammarError where no text at all can come from it."""
-    if "root" not in (living := productive(rules)):
+    if root not in (living := productive(rules)):
         raise GrammarError("no text fits the grammar")
-    return _Writer(rules, living).text()
+    return _Writer(rules, living, root).text()
 
 
 class _Writer:
-    def __init__(self, rules: Rules, living: frozenset[str]) -> None:
+    def __init__(self, rules: Rules, living: frozenset[str], root: str) -> None:
         self._rules = {name: rule for name, rule in rules.items() if name in living}
         self._strings = JsonStrings(self._rules)
-        self._numbers = {"root": 0}
+        self._numbers = {root: 0}
         """The number of each rule that was met."""
-        self._met = ["root"]
+        self._met = [root]
         self._terminals: dict[str, str] = {}
         """The name of each lexeme, by its regular expression."""
 

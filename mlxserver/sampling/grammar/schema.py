@@ -12,7 +12,7 @@ from typing import Any
 
 from mlxserver.sampling.grammar.gbnf import parse_gbnf
 from mlxserver.sampling.grammar.integer_range import MOST_DIGITS, integer_range
-from mlxserver.sampling.grammar.nodes import Alt, GrammarError, Json, Rules, Seq
+from mlxserver.sampling.grammar.nodes import Alt, GrammarError, Json, Ref, Rules, Seq
 from mlxserver.sampling.grammar.schema_overlap import are_exclusive
 from mlxserver.sampling.grammar.schema_rules import (
     PRIMITIVES,
@@ -53,6 +53,20 @@ class SchemaGrammar:
         if "char" in rules:
             rules["char"] = parse_gbnf(WHOLE_CHAR, lambda text: None)["root"]
         return rules
+
+
+ANSWER_ROOT = "answer"
+_ANSWER = f"""root ::= "```json" space response-format space "```" | space response-format space
+space ::= {SPACE}
+"""
+
+
+def answer_rules(grammar: SchemaGrammar) -> Rules:
+    """Under ``ANSWER_ROOT``: the JSON text with space around it, or in a Markdown fence, as in llama.cpp."""
+    rules = grammar.rules()
+    text = {"response-format": Alt((Seq((Ref("root"),)),))}
+    around = parse_gbnf(_ANSWER, lambda text: None, text)
+    return {**rules, **text, "space": around["space"], ANSWER_ROOT: around["root"]}
 
 
 def schema_grammar(schema: Any) -> SchemaGrammar:
