@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxserver.api.completion_request import CompletionRequest
-from mlxserver.api.errors import ApiError
+from mlxserver.api.errors import error_of
 from mlxserver.api.generation import Began, Delta, ProbEntry, Progress, Result, Timings, Update
 from mlxserver.chat.text_stream import TextRules, TextStream
 from mlxserver.engine.task import Event, Failed, Finished, PromptProgress, Started, Token, TokenProbs, Vectors
@@ -67,7 +67,7 @@ class RunningCompletion:
                 return []
             case Failed():
                 self.has_ended = True
-                raise ApiError(event.type, event.message, **event.fields)
+                raise error_of(event)
 
     def _begin(self, event: Started) -> list[Update]:
         self._id_slot, self._n_past = event.slot_id, event.n_past

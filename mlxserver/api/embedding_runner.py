@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_runner import unless_disconnected
-from mlxserver.api.errors import ApiError, invalid_request
+from mlxserver.api.errors import error_of, invalid_request
 from mlxserver.api.generation_settings import generation_settings, short_settings
 from mlxserver.api.prompts import check_tokens
 from mlxserver.api.state import ServerState
@@ -79,6 +79,6 @@ async def _vectors(run: Run) -> tuple[Vector, ...]:
                 case Vectors():
                     vectors = event.vectors
                 case Failed():
-                    raise ApiError(event.type, event.message, **event.fields)
+                    raise error_of(event)
                 case Finished():
                     return vectors

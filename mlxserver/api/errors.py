@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlxserver.engine.task import Failed
+
 STATUS = {
     "invalid_request_error": 400,
     "exceed_context_size_error": 400,
@@ -43,6 +45,13 @@ class RequestFault(ApiError):
 
     def strict(self) -> ApiError:
         return invalid_request(self.message)
+
+
+def error_of(failed: Failed) -> ApiError:
+    """The error that a failed task is for its client."""
+    if failed.is_fault_of_request:
+        return RequestFault(failed.message)
+    return ApiError(failed.type, failed.message, **failed.fields)
 
 
 def invalid_request(message: str) -> ApiError:

@@ -26,7 +26,7 @@ class Embeddings:
         """Why a prompt cannot be evaluated; ``n_ctx`` is its slot's. Asked for embeddings, and for whatever
         else is wanted from a model that gives nothing else."""
         if not task.is_embedding:
-            return Failed(task.id, "server_error", NO_LOGITS)
+            return Failed(task.id, "server_error", NO_LOGITS, is_fault_of_request=True)
         n, n_ubatch = len(task.tokens), self._config.n_ubatch
         if n == 0:
             return Failed(task.id, "invalid_request_error", "Input content cannot be empty")
@@ -37,7 +37,7 @@ class Embeddings:
                 f"input ({n} tokens) is too large to process. increase the physical batch size "
                 f"(current batch size: {n_ubatch})"
             )
-            return Failed(task.id, "server_error", message)
+            return Failed(task.id, "server_error", message, is_fault_of_request=True)
         if n > n_ctx:
             message = f"input ({n} tokens) is larger than the max context size ({n_ctx} tokens). skipping"
             return _exceeds(task, n_ctx, message)

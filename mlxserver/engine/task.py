@@ -105,6 +105,8 @@ class Failed:
     message: str
     fields: dict[str, int] = field(default_factory=dict)
     """Further keys of the error object (n_prompt_tokens, n_ctx)."""
+    is_fault_of_request: bool = False
+    """A ``server_error`` of llama-server that is none."""
 
 
 Event = Started | PromptProgress | Token | Vectors | Finished | Failed

@@ -52,6 +52,13 @@ def test_what_the_server_fails_at_stays_its_own() -> None:
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
 
 
+def test_a_task_that_failed_by_its_request() -> None:
+    failed = Failed(0, "server_error", "input (9 tokens) is too large to process.", is_fault_of_request=True)
+    for argv, status in (((), 500), (("--strict-http",), 400)):
+        answer = served(*argv, engine=FakeEngine(failed)).post("/completion", json={"prompt": "a"})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (status, failed.message)
+
+
 def test_other_errors_are_the_same() -> None:
     plain, strict = ask("/completion", {"prompt": 1}), ask("/completion", {"prompt": 1}, "--strict-http")
     assert plain.status_code == strict.status_code == 400

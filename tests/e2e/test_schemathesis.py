@@ -36,6 +36,7 @@ OF_THE_REFERENCE = [
     (500, r"'messages' is required"),
     (500, r"\"prompt\" (elements must be|must not be empty)"),  # of embeddings; completions say 400
     (500, r"Prompt contains invalid tokens"),  # of detokenize, where llama-server names the vector's size
+    (500, r"input \(\d+ tokens\) is too large to process\. "),  # of embeddings
     (501, r"This server does not support reranking\. "),
     (501, r"The current model does not support audio input\."),
     (503, r"no slot available"),
