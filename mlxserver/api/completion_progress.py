@@ -142,10 +142,11 @@ class RunningCompletion:
         self.has_ended = True
         self._log(event)
         text = self._text
-        truncated = event.truncated and not self._num_ignored
-        if text.stop_type == "none" or (truncated and text.stop_type == "word"):
-            text.stop_type = "none" if event.reason == "stop" else event.reason
         n_prompt, n_decoded = len(self._prompt), len(self._tokens)
+        is_shifted = event.shifted_after is not None and event.shifted_after < n_decoded
+        is_full = event.truncated and event.shifted_after is None and not self._num_ignored
+        if text.stop_type == "none" or (is_full and text.stop_type == "word"):
+            text.stop_type = "none" if event.reason == "stop" else event.reason
         return Result(
             index=self._index,
             content=text.text.decode("utf-8", "replace"),
@@ -156,7 +157,7 @@ class RunningCompletion:
             n_cached=self._n_past,
             read_prompt=self._read_prompt,
             has_new_line=text.has_new_line,
-            truncated=truncated,
+            truncated=is_full or is_shifted,
             stop_type=text.stop_type,
             stopping_word=text.stopping_word,
             tokens_cached=min(event.n_tokens, n_prompt + n_decoded - 1) if n_decoded else event.n_tokens,

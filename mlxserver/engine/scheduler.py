@@ -328,7 +328,8 @@ class Scheduler:
         full = not slot.shifts_context and n >= slot.n_ctx - slot.n_prompt
         truncated = n > 0 and (full or n_discarded > 0)
         kept = slot.n_prompt + n - 1 - n_discarded if n else len(slot.tokens)
-        self._events.append(Finished(slot.task_id, reason, truncated, kept, slot.t_last))
+        shifted_after = slot.shifts[0].n_launched if slot.shifts else None
+        self._events.append(Finished(slot.task_id, reason, truncated, kept, slot.t_last, shifted_after))
         self._release(slot, n)
 
     def _fail(self, failed: Failed) -> None:

@@ -94,6 +94,8 @@ class Finished:
     truncated: bool
     n_tokens: int
     t: float
+    shifted_after: int | None = None
+    """Tokens sampled before the first context shift; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

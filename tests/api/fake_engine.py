@@ -71,6 +71,7 @@ class FakeRun:
     children: tuple[FakeRun, ...] = ()
     n_past: int = 0
     hangs_after: int | None = None
+    shifted_after: int | None = None
     cancelled: bool = False
     reasoning_ended: bool = False
     stopped_at: int | None = None
@@ -118,7 +119,8 @@ class FakeRun:
     def _finished(self, reason: Any, n_generated: int) -> Finished:
         n_tokens = len(self.task.tokens) + n_generated - 1
         truncated = reason == "limit" and self._num_tokens == len(self.script) != self.task.n_predict
-        return Finished(self.task_id, reason, truncated, n_tokens, self._clock())
+        truncated |= self.shifted_after is not None and self.shifted_after < n_generated
+        return Finished(self.task_id, reason, truncated, n_tokens, self._clock(), self.shifted_after)
 
     def stop(self, n_generated: int) -> None:
         self.stopped_at = n_generated

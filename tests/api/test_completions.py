@@ -83,6 +83,17 @@ def test_stop_word_at_the_last_allowed_token_is_a_word() -> None:
     assert (answer["content"], answer["stop_type"], answer["truncated"]) == ("on", "word", False)
 
 
+@pytest.mark.parametrize(("shifted_after", "truncated"), [(1, True), (2, True), (3, False), (4, False)])
+@pytest.mark.parametrize("n_predict", [-1, 3, 4])
+def test_a_stop_word_behind_a_context_shift_is_a_word(
+    n_predict: int, shifted_after: int, truncated: bool
+) -> None:
+    """Also where the engine was ahead of the stop word, or a limit came with it."""
+    engine = FakeEngine("one two", shifted_after=shifted_after)
+    answer = native(engine, n_predict=n_predict, stop=["e"]).json()
+    assert (answer["content"], answer["stop_type"], answer["truncated"]) == ("on", "word", truncated)
+
+
 def test_running_out_of_context_goes_before_a_stop_word() -> None:
     answer = native(FakeEngine("one"), stop=["e"]).json()
     assert (answer["content"], answer["stop_type"], answer["truncated"]) == ("on", "limit", True)

@@ -48,6 +48,7 @@ def test_a_full_slot_drops_tokens_and_goes_on() -> None:
     assert h.tokens(0) == list(range(1, 21))
     finished = h.of(0, Finished)[0]
     assert (finished.reason, finished.truncated, finished.n_tokens) == ("limit", True, 147)
+    assert finished.shifted_after == 11
     slot = h.scheduler.slots[1]
     assert slot.tokens == [*range(1000, 1020), *range(1137, 1245), *range(1, 20)]
     assert slot.n_exact == 20
