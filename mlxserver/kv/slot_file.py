@@ -100,13 +100,26 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
         raise SlotFileError(f"the file is damaged or no slot file ({type(error).__name__})") from error
     if not intact:
         raise SlotFileError("the file is damaged (its checksum differs)")
-    if header.get("format") != FORMAT or header.get("model") != model:
+    if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("model") != model:
         raise SlotFileError("the file belongs to another model or other KV types")
-    identity = CacheIdentity(tuple((int(i), float(s)) for i, s in header["adapters"]), header["tenant"])
+    try:
+        return _slot_file(header, arrays)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SlotFileError(f"the file's header is damaged ({type(error).__name__})") from error
+
+
+def _slot_file(header: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> SlotFile:
+    """Raises an error of Python's own where the header is none that ``write_slot_file`` makes."""
+    tokens, tenant, exact_until = tuple(header["tokens"]), header["tenant"], header["exact_until"]
+    if not all(type(token) is int for token in tokens) or not isinstance(tenant, str):
+        raise TypeError
+    if exact_until is not None and not (type(exact_until) is int and exact_until >= 0):
+        raise TypeError
+    identity = CacheIdentity(tuple((int(i), float(s)) for i, s in header["adapters"]), tenant)
     n_layers = sum(name.endswith(".keys.0") for name in arrays)
     layers = ((_parts(arrays, f"{i}.keys"), _parts(arrays, f"{i}.values")) for i in range(n_layers))
     states = tuple(_restored(state, arrays) for state in header["states"])
-    return SlotFile(tuple(header["tokens"]), identity, KVSpan(tuple(layers)), states, header["exact_until"])
+    return SlotFile(tokens, identity, KVSpan(tuple(layers)), states, exact_until)
 
 
 def _parts(arrays: Mapping[str, mx.array], name: str) -> Parts:

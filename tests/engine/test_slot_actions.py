@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from mlxserver.engine.mailbox import SlotAction, SlotOutcome
 from mlxserver.engine.task import Started
 from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.slot_file import _checksum
 from tests.engine.bench import Bench, oracle
 from tests.models import tiny
 
@@ -151,4 +154,34 @@ def test_a_folder_that_cannot_be_written_is_an_error_not_a_crash(tmp_path: Path)
     bench.finish(0)
     assert act(bench, "save", 0, tmp_path / "absent" / "file").error
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".slot-")]
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens": [1.5] * 42},
+        {"tokens": 42},
+        {"tokens": None},
+        {"exact_until": "x"},
+        {"exact_until": -5},
+        {"tenant": [1]},
+        {"adapters": [[1]]},
+        {"states": [5]},
+    ],
+)
+def test_a_header_that_no_server_wrote_changes_nothing(changes: dict[str, Any], tmp_path: Path) -> None:
+    bench = Bench(tiny.llama)
+    bench.submit(0, PROMPT, n_predict=3, id_slot=0)
+    bench.finish(0)
+    path = tmp_path / "state.bin"
+    act(bench, "save", 0, path)
+    with path.open("rb") as file:
+        loaded: Any = mx.load(file, format="safetensors", return_metadata=True)
+    arrays, metadata = loaded
+    header = json.dumps(json.loads(metadata["header"]) | changes)
+    with path.open("wb") as file:
+        mx.save_safetensors(file, arrays, {"header": header, "checksum": _checksum(header, arrays)})
+    assert act(bench, "restore", 0, path).error.startswith("the file's header is damaged")
+    assert tokens_in(bench, 0) == len(PROMPT) + 2
     bench.close()
