@@ -219,6 +219,12 @@ def _ignore_eos(state: Evaluation, value: Any) -> None:
         state.values["logit_bias"] += logit_bias.forbid_end(state.tokenizer)
 
 
+def _reasoning_budget_message(state: Evaluation, value: Any) -> None:
+    """Another type than a text counts as absent."""
+    if isinstance(value, str):
+        state.values["reasoning_budget_message"] = value
+
+
 def _stop(state: Evaluation, value: Any) -> None:
     words: tuple[str, ...] = ()
     if isinstance(value, list):
@@ -302,7 +308,7 @@ FIELDS = (
     Field(("reasoning_budget_tokens",), _COUNT_OR_MINUS_ONE),
     Field(("reasoning_budget_start_tag",), text),
     Field(("reasoning_budget_end_tags", "reasoning_budget_end_tag"), handle=_reasoning_end_tags),
-    Field(("reasoning_budget_message",), text),
+    Field(("reasoning_budget_message",), handle=_reasoning_budget_message),
     Field(("logit_bias",), handle=_logit_bias),
     Field(("ignore_eos",), handle=_ignore_eos),
     Field(("stop",), handle=_stop),

@@ -207,7 +207,7 @@ def _parse_tool(tool: Any) -> dict[str, Any]:
 
 def _at(value: Any, key: str) -> Any:
     if not isinstance(value, dict):
-        raise _Malformed(f"[json.exception.type_error.304] cannot use at() with {_kind(value)}")
+        raise _Malformed(f"[json.exception.type_error.304] cannot use at() with {json_kind(value)}")
     if key not in value:
         raise _Malformed(f"[json.exception.out_of_range.403] key '{key}' not found")
     return value[key]
@@ -215,7 +215,7 @@ def _at(value: Any, key: str) -> Any:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Malformed(f"[json.exception.type_error.302] type must be string, but is {_kind(value)}")
+        raise _Malformed(f"[json.exception.type_error.302] type must be string, but is {json_kind(value)}")
     return value
 
 
@@ -225,7 +225,8 @@ def _optional_text(fields: dict[str, Any], key: str) -> str:
     return "" if value is None else _text(value)
 
 
-def _kind(value: Any) -> str:
+def json_kind(value: Any) -> str:
+    """The name that llama-server's JSON library has for the value's type."""
     names: dict[type, str] = {
         str: "string",
         bool: "boolean",

@@ -11,7 +11,14 @@ from mlxserver.chat.errors import ChatError, InvalidChat
 from mlxserver.chat.formats.calls import CallFormat
 from mlxserver.chat.formats.json_answer import JsonAnswer
 from mlxserver.chat.formats.registry import GENERIC
-from mlxserver.chat.messages import Message, check_final_turn, check_messages, parse_messages, parse_tools
+from mlxserver.chat.messages import (
+    Message,
+    check_final_turn,
+    check_messages,
+    json_kind,
+    parse_messages,
+    parse_tools,
+)
 from mlxserver.chat.reasoning_tags import ReasoningTags
 from mlxserver.chat.template import AnswerForm, Chat, ChatTemplate, Continuation, Prompt
 from mlxserver.chat.tool_choice import ToolChoice, callable_tools, check_tool_choice, read_tool_choice
@@ -246,7 +253,7 @@ def _check_reasoning_format(body: dict[str, Any]) -> None:
         return
     name = body["reasoning_format"]
     if not isinstance(name, str):
-        raise ChatError("[json.exception.type_error.302] type must be string")
+        raise ChatError(f"[json.exception.type_error.302] type must be string, but is {json_kind(name)}")
     if name not in REASONING_FORMATS:
         raise ChatError(f"Unknown reasoning format: {name}")
 

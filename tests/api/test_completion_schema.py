@@ -59,6 +59,8 @@ def error(**body: Any) -> ApiError:
         ({"chat_format": 2}, "chat_format", "peg-native"),
         ({"reasoning_format": "none"}, "reasoning_format", "none"),
         ({"t_max_predict_ms": 5.7}, "t_max_predict_ms", 5),
+        ({"reasoning_budget_message": "x"}, "reasoning_budget_message", "x"),
+        ({"reasoning_budget_message": 5}, "reasoning_budget_message", ""),
     ],
 )
 def test_request_fields(body: dict[str, Any], field: str, value: Any) -> None:

@@ -70,6 +70,10 @@ def test_stop_is_a_list_of_its_own_kind() -> None:
         ),
         ({"reasoning_format": "xml"}, ("server", "Unknown reasoning format: xml")),
         (
+            {"reasoning_format": None},
+            ("server", "[json.exception.type_error.302] type must be string, but is null"),
+        ),
+        (
             {"chat_template_kwargs": {"enable_thinking": "true"}},
             ("invalid_request", 'invalid type for "enable_thinking" (expected boolean, got string)'),
         ),

@@ -24,6 +24,23 @@ def test_words_are_kinds_and_objects_name_a_function() -> None:
         assert read(absent) == ToolChoice("auto")
 
 
+def test_some_of_the_functions_may_be_allowed() -> None:
+    nested = {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]}
+    flat = {"mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    required = read({"type": "allowed_tools", "allowed_tools": nested})
+    auto = read({"type": "allowed_tools", **flat})
+    assert (required.kind, auto.kind) == ("required", "auto")
+    assert list(callable_tools(required, TOOLS, is_parallel=True).parameters) == ["g"]
+    assert list(callable_tools(auto, TOOLS, is_parallel=True).parameters) == ["f"]
+    assert callable_tools(auto, TOOLS, is_parallel=True).is_parallel
+    check_tool_choice(auto, TOOLS)
+    with pytest.raises(InvalidChat, match="no tool named g"):
+        check_tool_choice(required, TOOLS[:1])
+    for broken in ({}, {**flat, "mode": "x"}, {**flat, "tools": []}, {**flat, "tools": ["f"]}):
+        with pytest.raises(InvalidChat, match="Invalid tool_choice"):
+            read({"type": "allowed_tools", **broken})
+
+
 @pytest.mark.parametrize("choice", [{}, {"type": "x", "name": "f"}, {"type": "function", "function": 1}])
 def test_an_object_that_names_none_is_refused(choice: Any) -> None:
     with pytest.raises(InvalidChat, match="Invalid tool_choice"):
