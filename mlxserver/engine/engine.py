@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+import mlx.core as mx
+
 from mlxserver.engine.assembly import Assembly, Parts
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mailbox import (
@@ -97,6 +99,8 @@ class Engine:
             self._run(assembly, parts)
         except BaseException as error:  # a panic of a native library is no Exception
             self._on_failed(error)
+        finally:
+            mx.clear_streams()  # a stream that outlives its thread aborts the process at its end
 
     # ------------------------------------------------------------ failures
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -218,3 +221,12 @@ def test_an_empty_prompt_ends_at_once(
     assert [bench.of(task_id, Finished)[0].reason for task_id in (1, 2)] == ["none"] * 2
     assert bench.finish(0)[0] == oracle(tiny.llama(), PROMPTS[0], 300)
     assert caplog.text == ""
+
+
+def test_a_process_that_ran_an_engine_ends_well() -> None:
+    """A stream that outlives its thread aborts the process, about every other time."""
+    script = "from tests.engine.bench import *; b = Bench(tiny.llama); b.submit(0, [1, 2]); b.close()"
+    root = Path(__file__).parents[2]
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, timeout=120)
+        assert (done.returncode, done.stderr) == (0, b"")
