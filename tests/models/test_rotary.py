@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxserver.models.rotary import CannotShift, Rotation, find_rotations, watch
+from mlxserver.models.rotary import CannotShift, Rotation, Watched, find_rotations, watch
 from tests.models import tiny
 
 HEAD = {"head_dim": 16, "max_position_embeddings": 512, "rope_theta": 10000.0}
@@ -92,6 +92,35 @@ def test_many_moves_in_a_row(kind: str) -> None:
     for by in [1, 7, 64, 13] * 16:
         keys, start = rotation.moved(keys, start, start - by), start - by
     assert largest(keys, first_layer(module, rotation, start)) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_rounding_grows_with_the_layers(dtype: mx.Dtype) -> None:
+    module = tiny.llama(**HEAD, num_hidden_layers=16)
+    module.set_dtype(dtype)
+    assert all(find_rotations(module, 512))
+
+
+def test_attention_that_knows_the_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only later layers show is found in 16 bits too."""
+    attention = mx.fast.scaled_dot_product_attention
+
+    def sharper_with_the_position(*args: Any, **how: Any) -> mx.array:
+        return attention(*args, **how) * position[0]
+
+    position = [1.0]
+    plain = Watched.update_and_fetch
+
+    def noting(self: Watched, keys: mx.array, values: mx.array) -> Any:
+        position[0] = 1.0 if self.offset == 0 else 1.5
+        return plain(self, keys, values)
+
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", sharper_with_the_position)
+    monkeypatch.setattr(Watched, "update_and_fetch", noting)
+    module = tiny.llama(**HEAD, num_hidden_layers=4)
+    module.set_dtype(mx.bfloat16)
+    with pytest.raises(CannotShift, match="keys of layer 1 depend on their position"):
+        find_rotations(module, 512)
 
 
 def test_each_layer_has_its_own_rotation() -> None:

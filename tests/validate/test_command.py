@@ -44,7 +44,7 @@ def test_table_json_and_picture(llama: str, tmp_path: Path, capsys: pytest.Captu
 def test_a_broken_path_ends_with_code_1(
     llama: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mlxserver.models.rotary._explains", lambda *args: True)
+    monkeypatch.setattr("mlxserver.models.rotary._unexplained", lambda *args: (0.0, 0.0))
     monkeypatch.setattr(Rotation, "moved", lambda self, x, start, to: x * 1.001)
     assert main(["-m", llama, *SHORT]) == 1
     shown = capsys.readouterr().out

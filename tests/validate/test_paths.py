@@ -72,7 +72,7 @@ def test_keys_moved_without_a_rotation(path: str, monkeypatch: pytest.MonkeyPatc
     assert judged_one(lab, path).verdict == "ok"
     assert lab.rig().states.cannot_shift == ""
     monkeypatch.setattr(Rotation, "moved", lambda self, x, start, to: x)
-    monkeypatch.setattr("mlxserver.models.rotary._explains", lambda *args: True)
+    monkeypatch.setattr("mlxserver.models.rotary._unexplained", lambda *args: (0.0, 0.0))
     outcome = judged_one(lab, path)
     assert outcome.verdict == "FAILED" and "moved keys off by" in outcome.note
 
