@@ -85,14 +85,15 @@ def find_rotations(module: Any, n_ctx_train: int) -> list[Rotation | None]:
     """
     if _has_sections(module):
         raise CannotShift("M-RoPE positions have several parts: keys cannot be re-rotated by one difference")
-    here, there = watch(module, 0, PROBE), watch(module, ELSEWHERE, PROBE)
-    far = watch(module, FAR * max(n_ctx_train, ELSEWHERE), 1)
+    here = watch(module, 0, PROBE)
     name = type(module).__module__.rpartition(".")[2]
+    if not any(layer.rotation for layer in here):  # a table of positions would be read beyond its end
+        raise CannotShift(f"{name}: no rotary position embedding was found, keys cannot be re-rotated")
+    there = watch(module, ELSEWHERE, PROBE)
+    far = watch(module, FAR * max(n_ctx_train, ELSEWHERE), 1)
     rotations = [
         _the_one(layer.rotation, others, name) for layer, *others in zip(here, there, far, strict=True)
     ]
-    if not any(rotations):
-        raise CannotShift(f"{name}: no rotary position embedding was found, keys cannot be re-rotated")
     rounding = 0.0
     for index, (rotation, a, b) in enumerate(zip(rotations, here, there, strict=True)):
         unexplained, tolerance = _unexplained(rotation, a, b)

@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlxserver.models import rotary
 from mlxserver.models.rotary import CannotShift, Rotation, Watched, find_rotations, watch
 from tests.models import tiny
 
@@ -143,7 +144,15 @@ def test_a_rotation_that_depends_on_the_length_is_refused() -> None:
         find_rotations(module, 512)
 
 
-def test_learned_positions_are_refused() -> None:
+def test_learned_positions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without evaluating any that the model's table may not have: MLX would read beyond its end."""
+    asked: list[int] = []
+
+    def noting(module: Any, start: int, n: int) -> list[rotary.Watched]:
+        asked.append(start + n)
+        return watch(module, start, n)
+
+    monkeypatch.setattr(rotary, "watch", noting)
     gpt2 = {
         "n_ctx": 256,
         "n_embd": 32,
@@ -154,6 +163,7 @@ def test_learned_positions_are_refused() -> None:
     }
     with pytest.raises(CannotShift, match="gpt2: no rotary position embedding"):
         find_rotations(tiny.build("gpt2", vocab_size=256, **gpt2), 16)
+    assert max(asked) <= 16
 
 
 def test_positions_of_several_parts_are_refused() -> None:

@@ -85,12 +85,7 @@ def is_options(node: ast.expr) -> bool:
 
 
 def test_every_honoured_option_is_read() -> None:
-    reads = (
-        direct_reads()
-        | names_in_texts()
-        | ANSWERED_HERE
-        | set(EFFECTS) - {"dry_sequence_breaker"}
-    )
+    reads = direct_reads() | names_in_texts() | ANSWERED_HERE | set(EFFECTS) - {"dry_sequence_breaker"}
     honoured = [row for row in all_rows() if row.state == "honoured" and not row.sets]
     unread = [row.name for row in honoured if row.value_name not in reads]
     assert unread == []
