@@ -24,10 +24,14 @@ EPSILON = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 1.6e-2}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which cold trace a path is held against: the base's KV types where ``kv_type`` is empty."""
+    """Which cold trace a path is held against: the base's KV types where ``kv_type`` is empty.
+
+    A prompt chunk ends at ``cut`` (0: only where it is full).
+    """
 
     kv_type: str = ""
     is_shortened: bool = False
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,10 @@ class Lab:
         """What the model computes in."""
         self.note = ""
         """What a path has to say beyond its rows."""
-        self._epsilon = max(EPSILON.get(self.dtype, 1e-5), *map(_epsilon, self.rig().types))
+        types = self.rig().types
+        self.is_quantised = any(kind.bits for kind in types)
+        """The base's KV types are."""
+        self._epsilon = max(EPSILON.get(self.dtype, 1e-5), *map(_epsilon, types))
         self._cold: tuple[Target | None, Trace | None] = (None, None)
         self._fresh: tuple[Array, Array] | None = None
 
@@ -100,7 +107,8 @@ class Lab:
             self._cold = (None, None)
             rig = self.rig(target.kv_type)
             tokens = self.shortened if target.is_shortened else self.tokens
-            logits = [rows.logits for rows in rig.read(rig.slots[0], tokens)]
+            parts = (tokens[: target.cut], tokens[target.cut :])
+            logits = [rows.logits for part in parts for rows in rig.read(rig.slots[0], part)]
             self._cold = (target, Trace(tokens, np.concatenate(logits)))
         found = self._cold[1]
         assert found is not None
@@ -136,5 +144,6 @@ def _relative(a: Array, b: Array) -> float:
 
 
 def _epsilon(kind: KVType) -> float:
-    """A quantised number is off by half a step twice; a step is at most the range over 2^bits - 1."""
-    return EPSILON[kind.dtype] if kind.bits is None else 2.5 / (2**kind.bits - 1)
+    """A step is at most twice the largest number over 2^bits - 1. The fresh key is off by half a step, the
+    moved one by another half, and by what a rotation makes of the first half: at most half the root of 2."""
+    return EPSILON[kind.dtype] if kind.bits is None else 3.5 / (2**kind.bits - 1)

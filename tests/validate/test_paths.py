@@ -11,7 +11,9 @@ from mlxserver.engine.reuse import Reuse
 from mlxserver.kv.batched_state import BatchedState
 from mlxserver.kv.kv_type import KVType
 from mlxserver.kv.slot_kv import RowBlock, SlotKV
+from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.rotary import Rotation
+from mlxserver.validate.lab import Target
 from tests.models import tiny
 from tests.validate.labs import judged, judged_one, lab_of, verdicts
 
@@ -59,6 +61,14 @@ def test_quantised_kv() -> None:
     assert 0 < sizes[0] < sizes[1] < sizes[2]
     for name in ("f16", "q8_0", "q4_1"):
         assert found[f"KV {name}, prefix hit at 24"].summary.max_difference < 1e-4
+
+
+@pytest.mark.parametrize("types", [("q8_0", "q8_0"), ("q5_1", "f16")])
+def test_a_quantised_base(types: tuple[str, str]) -> None:
+    found = judged(lab_of(llama(), cache_type_k=types[0], cache_type_v=types[1]))
+    assert set(verdicts(found).values()) == {"ok"}, found
+    assert found["prompt chunks of 7"].kind == found["batch of 2"].kind == "bounded"
+    assert found["prefix hit at 24, stored"].kind == "exact"
 
 
 def test_kv_that_does_not_fit() -> None:
@@ -144,3 +154,18 @@ def test_slots_that_cannot_be_batched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mlxserver.validate.rig.rows_agree", lambda *args: False)
     outcome = judged_one(lab_of(llama()), "batch of 2")
     assert (outcome.verdict, "one by one" in outcome.note) == ("not possible", True)
+
+
+def test_a_cold_trace_whose_chunk_ends_at_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding that depends on the chunk would otherwise be taken for a fault of the cache."""
+    chunks: list[int] = []
+    prompt_chunk = SlotStates.prompt_chunk
+
+    def noting(self: SlotStates, slot: int, n_new: int) -> Any:
+        chunks.append(n_new)
+        return prompt_chunk(self, slot, n_new)
+
+    lab = lab_of(llama(), kv_types=("q8_0",))
+    monkeypatch.setattr(SlotStates, "prompt_chunk", noting)
+    lab.cold(Target("q8_0", cut=24))
+    assert [n for n in chunks if n > 1] == [24, 32, 32, 8]
