@@ -16,6 +16,7 @@ from mlxserver.engine.mover import Mover
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.slot_actions import SlotActions
+from mlxserver.engine.state_space import state_space
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.caches import cache_maker
@@ -45,6 +46,7 @@ class Assembly:
         self._config = config
         self._make_cache = cache_maker(model.module, config.swa_full)
         self._types = cache_types(model.module, self._make_cache, config)
+        self._space = state_space(model, config)
 
     def build(self) -> Parts:
         """Empty slots, an empty trie."""
@@ -59,7 +61,9 @@ class Assembly:
         embedder = Embedder(model, config.pooling) if config.embedding else None
         mover = Mover(states, trie)
         runner = Runner(model.module, states, mover, sampler, self._alone, embedder)
-        return Parts(scheduler, runner, SlotActions(model, config, states, mover, scheduler.reuse))
+        return Parts(
+            scheduler, runner, SlotActions(model, config, self._space, states, mover, scheduler.reuse)
+        )
 
     def rebuild(self) -> Parts:
         """As ``build``; raises whatever the model raises where it cannot evaluate a token any more."""

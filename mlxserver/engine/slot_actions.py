@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
-from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from mlx.utils import tree_flatten
 
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mailbox import SlotAction, SlotOutcome
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.reuse import Reuse
 from mlxserver.engine.slot import Slot
-from mlxserver.kv.slot_file import SlotFile, SlotFileError, raw_bytes, read_slot_file, write_slot_file
+from mlxserver.kv.slot_file import SlotFile, SlotFileError, read_slot_file, write_slot_file
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.model import Model
 
 log = logging.getLogger("mlxserver.srv")
 
 NO_STATE = "No available space in KV cache or invalid slot save file"
-SAMPLE = 64
-"""Values of each weight that tell models of one shape apart."""
 
 
 class SlotActions:
     """What a slot held before is kept in the trie, where there is one."""
 
     def __init__(
-        self, model: Model, config: EngineConfig, states: SlotStates, mover: Mover, reuse: Reuse
+        self, model: Model, config: EngineConfig, space: str, states: SlotStates, mover: Mover, reuse: Reuse
     ) -> None:
         self._model = model
         self._config = config
+        self._space = space
         self._states = states
         self._mover = mover
         self._reuse = reuse
@@ -82,11 +76,11 @@ class SlotActions:
             states.truncate(slot.id, n)
         span, snapshot = states.read_span(slot.id, 0, n), states.read_snapshot(slot.id)
         tokens, exact_until = tuple(slot.tokens), slot.exact_until
-        return write_slot_file(path, self._belongs_to, tokens, slot.identity, span, snapshot, exact_until)
+        return write_slot_file(path, self._space, tokens, slot.identity, span, snapshot, exact_until)
 
     def _read(self, path: Path) -> SlotFile:
         """A file that fits this model and a slot. Raises SlotFileError."""
-        found = read_slot_file(path, self._belongs_to)
+        found = read_slot_file(path, self._space)
         if len(found.tokens) > self._config.n_ctx_slot:
             raise SlotFileError("Restored prompt does not fit in the slot context")
         if not all(0 <= token < self._model.info.n_vocab for token in found.tokens):
@@ -109,15 +103,3 @@ class SlotActions:
         slot.tokens, slot.identity = list(found.tokens), found.identity
         slot.exact_until = found.exact_until
         return len(found.tokens)
-
-    @cached_property
-    def _belongs_to(self) -> str:
-        """Names what a state depends on: weights, rotary embedding, compute type, KV types."""
-        info, config = self._model.info, self._config
-        parameters: Any = tree_flatten(self._model.module.parameters())
-        digest = hashlib.blake2b(info.rope.encode(), digest_size=16)
-        for name, weight in parameters:
-            digest.update(f"{name}{weight.shape}{weight.dtype}".encode())
-            digest.update(raw_bytes(weight.reshape(-1)[:SAMPLE]))
-        facts = (info.architecture, info.n_params, info.ftype, config.cache_type_k, config.cache_type_v)
-        return f"{facts} {config.swa_full} {digest.hexdigest()}"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
+
+Adapters = tuple[tuple[str, float], ...]
+"""(digest of an adapter's weights, scale), sorted, scales of 0 left out; empty is the base model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +18,22 @@ class CacheIdentity:
     it joins the identity where state leaves the process.
     """
 
-    adapters: tuple[tuple[int, float], ...] = ()
-    """(adapter id, scale), sorted, scales of 0 left out; empty is the base model."""
+    adapters: Adapters = ()
     tenant: str = ""
     is_shifted: bool = False
     """Some of the keys were moved here from other positions: not what a cold evaluation gives."""
+
+    @property
+    def key(self) -> bytes:
+        """What of it goes into each block's hash (docs/cache.md); empty for the base model's own state."""
+        parts: dict[str, Any] = {}
+        if self.adapters:
+            parts["adapters"] = [[digest, scale] for digest, scale in self.adapters]
+        if self.is_shifted:
+            parts["shifted"] = True
+        if self.tenant:
+            parts["tenant"] = self.tenant
+        return json.dumps(parts, separators=(",", ":")).encode() if parts else b""
 
 
 BASE_IDENTITY = CacheIdentity()

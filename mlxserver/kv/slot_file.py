@@ -115,7 +115,10 @@ def _slot_file(header: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> Slo
         raise TypeError
     if exact_until is not None and not (type(exact_until) is int and exact_until >= 0):
         raise TypeError
-    identity = CacheIdentity(tuple((int(i), float(s)) for i, s in header["adapters"]), tenant)
+    adapters = tuple((digest, scale) for digest, scale in header["adapters"])
+    if not all(isinstance(digest, str) and type(scale) is float for digest, scale in adapters):
+        raise TypeError
+    identity = CacheIdentity(adapters, tenant)
     n_layers = sum(name.endswith(".keys.0") for name in arrays)
     layers = ((_parts(arrays, f"{i}.keys"), _parts(arrays, f"{i}.values")) for i in range(n_layers))
     states = tuple(_restored(state, arrays) for state in header["states"])

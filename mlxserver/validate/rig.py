@@ -19,6 +19,7 @@ from mlxserver.engine.plan import Cut, Discard, Move
 from mlxserver.engine.reuse import Reuse
 from mlxserver.engine.slot import Slot
 from mlxserver.engine.slot_actions import SlotActions
+from mlxserver.engine.state_space import state_space
 from mlxserver.engine.task import Task
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
@@ -50,7 +51,9 @@ class Rig:
         self.slots = [Slot(index, config.n_ctx_slot) for index in range(config.n_slots)]
         self._reuse = Reuse(self.states, self.slots, trie)
         self._mover = Mover(self.states, trie)
-        self._actions = SlotActions(model, config, self.states, self._mover, self._reuse)
+        self._actions = SlotActions(
+            model, config, state_space(model, config), self.states, self._mover, self._reuse
+        )
         self._n_ubatch = config.n_ubatch
 
     @property

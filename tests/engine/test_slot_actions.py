@@ -127,7 +127,7 @@ def test_files_that_do_not_belong_here_leave_the_slot_as_it_was(tmp_path: Path) 
 
 def test_state_of_an_adapter_stays_with_it(tmp_path: Path) -> None:
     bench = Bench(tiny.llama, cache_ram=0)
-    identity = CacheIdentity(adapters=((0, 0.5),))
+    identity = CacheIdentity(adapters=(("a", 0.5),))
     bench.submit(0, PROMPT, n_predict=1, id_slot=0, identity=identity)
     bench.finish(0)
     act(bench, "save", 0, tmp_path / "adapted")

@@ -13,7 +13,7 @@ from mlxserver.kv.trie import Node, PrefixTrie, path_tokens
 
 BYTES = 10
 """Of one token's state."""
-OTHER = CacheIdentity(adapters=((1, 0.5),))
+OTHER = CacheIdentity(adapters=(("a", 0.5),))
 
 
 @dataclass
@@ -77,7 +77,7 @@ def test_match_tells_how_far_and_through_which_nodes() -> None:
 def test_nothing_crosses_identities() -> None:
     trie = PrefixTrie(None)
     put(trie, (1, 2, 3))
-    for other in (OTHER, CacheIdentity(tenant="a"), CacheIdentity(adapters=((1, 0.25),))):
+    for other in (OTHER, CacheIdentity(tenant="a"), CacheIdentity(adapters=(("a", 0.25),))):
         assert trie.match(other, (1, 2, 3)).n == 0
     put(trie, (1, 2, 3), OTHER)
     assert trie.nbytes == 6 * BYTES
