@@ -76,11 +76,15 @@ class Architecture:
     def is_encoder(self) -> bool:
         return self.package == ENCODERS
 
+    @property
+    def class_module(self) -> str:
+        return f"{self.package}.{self.model_type}"
+
 
 def lookup(file: ModelFile) -> Architecture:
     name = file.architecture
     if name == "llama" and file.hyperparameters.get("expert_count"):
-        return _MIXTRAL
+        return MIXTRAL
     if name not in ARCHITECTURES:
         raise ModelError(
             f"the model architecture {name!r} is not supported (known: {', '.join(sorted(ARCHITECTURES))})"
@@ -289,7 +293,7 @@ def _encoder_architecture(config: Callable[[ModelFile], Config]) -> Architecture
 
 
 _LLAMA = Architecture("llama", {**_ATTENTION, **_DENSE}, permuted=True)
-_MIXTRAL = Architecture(
+MIXTRAL = Architecture(
     "mixtral",
     {**_ATTENTION, **_experts("block_sparse_moe.gate", "block_sparse_moe.switch_mlp")},
     _expert_counts,

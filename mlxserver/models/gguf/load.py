@@ -77,7 +77,7 @@ def file_type_loaded(file: ModelFile, loaded: Loaded, dtype: mx.Dtype) -> str:
 
 def _build(file: ModelFile, architecture: Architecture) -> Any:
     config = model_config(file, architecture)
-    arch = importlib.import_module(f"{architecture.package}.{architecture.model_type}")
+    arch = importlib.import_module(architecture.class_module)
     try:
         module: Any = arch.Model(arch.ModelArgs.from_dict(config))
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError) as error:

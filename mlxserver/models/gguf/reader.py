@@ -77,6 +77,13 @@ def read_part(path: Path) -> GGUFPart:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from error
+    return parse_part(content, path)
+
+
+def parse_part(content: bytes | mmap.mmap, path: Path) -> GGUFPart:
+    """As ``read_part``, of a file's whole content; ``path`` is for messages."""
+    if content[: len(MAGIC)] != MAGIC:
+        raise ModelError(f"{path}: not a GGUF file (it does not start with the letters GGUF)")
     try:
         return _Reader(content).read()
     except _Damaged as error:
@@ -88,7 +95,7 @@ class _Damaged(Exception):
 
 
 class _Reader:
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, content: bytes | mmap.mmap) -> None:
         self._content = content
         self._size = len(content)
         self._at = len(MAGIC)

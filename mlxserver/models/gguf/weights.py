@@ -151,11 +151,18 @@ class _Filler:
         return ordered
 
     def _order(self, tensor: Tensor, part: str, n_rows: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-        """The converter makes neighbours of the values i and i + d/2 of a head; this takes them apart."""
         kv = self._file.hyperparameters
         heads = kv.count("attention.head_count")
         if part == "attn_k":
             heads = kv.count("attention.head_count_kv", heads)
         if n_rows % (2 * heads):
             raise ModelError(f"{self._file.path}: {tensor.name} has {n_rows} rows for {heads} heads")
-        return np.arange(n_rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
+        return head_order(n_rows, heads)
+
+
+def head_order(n_rows: int, n_heads: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Where mlx-lm's rows of queries or keys are among those of a file of a permuted architecture.
+
+    The converter makes neighbours of the values i and i + d/2 of a head; this takes them apart.
+    """
+    return np.arange(n_rows).reshape(n_heads, -1, 2).swapaxes(1, 2).ravel()
