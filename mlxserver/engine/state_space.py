@@ -8,7 +8,7 @@ from typing import Any
 from mlx.utils import tree_flatten
 
 from mlxserver.engine.config import EngineConfig
-from mlxserver.kv.slot_file import raw_bytes
+from mlxserver.kv.state_file import raw_bytes
 from mlxserver.models.model import Model
 
 SAMPLE = 64

@@ -37,3 +37,17 @@ class CacheIdentity:
 
 
 BASE_IDENTITY = CacheIdentity()
+
+
+def identity_of(key: bytes) -> CacheIdentity:
+    """The identity whose ``key`` it is. Raises ValueError for bytes that are none's."""
+    parts = json.loads(key) if key else {}
+    try:
+        adapters = tuple((digest, scale) for digest, scale in parts.get("adapters", []))
+        identity = CacheIdentity(adapters, parts.get("tenant", ""), parts.get("shifted", False))
+        sound = identity.key == key
+    except (TypeError, AttributeError) as error:
+        raise ValueError("not the key of an identity") from error
+    if not sound:
+        raise ValueError("not the key of an identity")
+    return identity

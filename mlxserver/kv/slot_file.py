@@ -6,9 +6,6 @@ or is damaged, is refused before anything is changed.
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -19,8 +16,9 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.identity import CacheIdentity
-from mlxserver.kv.kv_type import Parts
 from mlxserver.kv.spans import KVSnapshot, KVSpan
+from mlxserver.kv.state_file import StateFileError, packed, read_state
+from mlxserver.kv.state_names import snapshot_states, span_of, span_tensors, states_of
 
 FORMAT = "mlxserver-slot-2"
 
@@ -51,14 +49,8 @@ def write_slot_file(
     exact_until: int | None = None,
 ) -> int:
     """Write atomically, for the owner only; the bytes written. ``model`` names model and KV types."""
-    arrays: dict[str, mx.array] = {}
-    for i, layer in enumerate(span.layers):
-        for kind, parts in zip(("keys", "values"), layer, strict=True):
-            arrays |= {f"{i}.{kind}.{j}": part for j, part in enumerate(parts)}
-    states = [
-        _plain(cache.state, f"state.{i}", arrays)
-        for i, cache in enumerate(snapshot.caches if snapshot else ())
-    ]
+    tensors = span_tensors(span)
+    states = snapshot_states(snapshot, tensors) if snapshot else []
     header = {
         "format": FORMAT,
         "model": model,
@@ -68,12 +60,10 @@ def write_slot_file(
         "states": states,
         "exact_until": exact_until,
     }
-    text = json.dumps(header)
-    metadata = {"header": text, "checksum": _checksum(text, arrays)}
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".slot-")
     try:
         with os.fdopen(handle, "wb") as file:
-            mx.save_safetensors(file, arrays or {"empty": mx.zeros(1)}, metadata)
+            file.writelines(packed(header, tensors))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -88,21 +78,16 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
     if path.is_symlink() or not path.is_file():
         raise SlotFileError("there is no such file")
     try:
-        with path.open("rb") as file:
-            loaded: Any = mx.load(file, format="safetensors", return_metadata=True)
-            arrays, metadata = loaded
-            mx.eval(arrays)
-        text = metadata["header"]
-        header = json.loads(text)
-        arrays.pop("empty", None)
-        intact = metadata["checksum"] == _checksum(text, arrays)
-    except (RuntimeError, ValueError, KeyError, OSError, TypeError) as error:
-        raise SlotFileError(f"the file is damaged or no slot file ({type(error).__name__})") from error
-    if not intact:
-        raise SlotFileError("the file is damaged (its checksum differs)")
+        with path.open("rb", buffering=0) as file:
+            header, tensors = read_state(file)
+    except OSError as error:
+        raise SlotFileError(f"the file cannot be read ({type(error).__name__})") from error
+    except StateFileError as error:
+        raise SlotFileError(str(error)) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("model") != model:
         raise SlotFileError("the file belongs to another model or other KV types")
     try:
+        arrays = {name: tensors.pop(name).array() for name in list(tensors)}
         return _slot_file(header, arrays)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SlotFileError(f"the file's header is damaged ({type(error).__name__})") from error
@@ -119,43 +104,4 @@ def _slot_file(header: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> Slo
     if not all(isinstance(digest, str) and type(scale) is float for digest, scale in adapters):
         raise TypeError
     identity = CacheIdentity(adapters, tenant)
-    n_layers = sum(name.endswith(".keys.0") for name in arrays)
-    layers = ((_parts(arrays, f"{i}.keys"), _parts(arrays, f"{i}.values")) for i in range(n_layers))
-    states = tuple(_restored(state, arrays) for state in header["states"])
-    return SlotFile(tokens, identity, KVSpan(tuple(layers)), states, exact_until)
-
-
-def _parts(arrays: Mapping[str, mx.array], name: str) -> Parts:
-    """The arrays ``name.0``, ``name.1``, ... as far as there are some."""
-    names = itertools.takewhile(arrays.__contains__, (f"{name}.{j}" for j in itertools.count()))
-    return tuple(arrays[each] for each in names)
-
-
-def _plain(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:
-    """A cache's state as JSON: an array goes to ``arrays`` and leaves its name."""
-    if isinstance(value, mx.array):
-        arrays[name] = mx.contiguous(value)
-        return {"array": name}
-    if isinstance(value, (list, tuple)):
-        return {"list": [_plain(part, f"{name}.{i}", arrays) for i, part in enumerate(value)]}
-    return {"value": value}
-
-
-def _restored(state: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> Any:
-    if "array" in state:
-        return arrays[state["array"]]
-    return [_restored(part, arrays) for part in state["list"]] if "list" in state else state["value"]
-
-
-def raw_bytes(array: mx.array) -> memoryview:
-    flat: Any = mx.contiguous(array).reshape(-1).view(mx.uint8)
-    return memoryview(flat)
-
-
-def _checksum(header: str, arrays: Mapping[str, mx.array]) -> str:
-    digest = hashlib.blake2b(header.encode(), digest_size=16)
-    for name in sorted(arrays):
-        array = arrays[name]
-        digest.update(f"{name}{array.shape}{array.dtype}".encode())
-        digest.update(raw_bytes(array))
-    return digest.hexdigest()
+    return SlotFile(tokens, identity, span_of(arrays), states_of(header["states"], arrays), exact_until)
