@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlxserver.engine.client import EngineClient
     from mlxserver.engine.config import EngineConfig
     from mlxserver.engine.engine import Engine
+    from mlxserver.engine.mailbox import AdapterInfo
     from mlxserver.models.model import Model
 
 log = srv("load_model")
@@ -25,6 +26,8 @@ class StartedEngine:
     model: Model
     client: EngineClient
     engine: Engine
+    adapters: list[AdapterInfo]
+    """Those of the options, in their order."""
     failed: asyncio.Future[BaseException]
     """Done when the engine cannot go on."""
 
@@ -36,22 +39,22 @@ async def start_engine(options: Any) -> StartedEngine:
     from mlxserver.engine.engine import Engine
 
     loop = asyncio.get_running_loop()
-    loaded: asyncio.Future[tuple[Model, EngineConfig]] = loop.create_future()
+    loaded: asyncio.Future[tuple[Model, EngineConfig, list[AdapterInfo]]] = loop.create_future()
     failed: asyncio.Future[BaseException] = loop.create_future()
     client = EngineClient(loop)
 
-    def on_ready(model: Model, config: EngineConfig) -> None:
-        loop.call_soon_threadsafe(_settle, loaded, (model, config))
+    def on_ready(model: Model, config: EngineConfig, adapters: list[AdapterInfo]) -> None:
+        loop.call_soon_threadsafe(_settle, loaded, (model, config, adapters))
 
     def on_failed(error: BaseException) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended before
             loop.call_soon_threadsafe(_fail, loaded, failed, error)
 
-    engine = Engine(lambda: load(options), client.receive, on_ready, on_failed)
+    engine = Engine(lambda: load(options), client.receive, on_ready, on_failed, client.receive_blocks)
     engine.start()
-    model, config = await loaded
+    model, config, adapters = await loaded
     client.attach(engine, config)
-    return StartedEngine(model, client, engine, failed)
+    return StartedEngine(model, client, engine, adapters, failed)
 
 
 def load(options: Any) -> tuple[Model, EngineConfig]:

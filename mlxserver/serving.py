@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from mlxserver.api.adapter_list import AdapterList
 from mlxserver.api.app import make_app
 from mlxserver.api.state import Ready, ServerState
 from mlxserver.chat.errors import TemplateError
@@ -46,6 +47,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         ending = asyncio.create_task(self._end_answers())
+        if self._state.ready is not None:
+            self._state.ready.engine.blocks.end()
         await super().shutdown(sockets)
         ending.cancel()
 
@@ -159,7 +162,12 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
         await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             started = starting.result()
-            state.ready = Ready(started.model, started.client, template_of(started.model, state.options))
+            state.ready = Ready(
+                started.model,
+                started.client,
+                template_of(started.model, state.options),
+                adapters_of(started, state.options),
+            )
             log.info("model loaded")
             log.info("listening on %s", address_of(listener, state.options))
             await asyncio.wait((serving, started.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -203,3 +211,9 @@ def template_of(model: Model, options: Any) -> ChatTemplate:
     return make_template(
         options.chat_template, options.jinja, info.chat_template, info.chat_template_tool_use, vocabulary
     )
+
+
+def adapters_of(started: StartedEngine, options: Any) -> AdapterList:
+    """The adapters of the options, with the scales that requests use unless they name others."""
+    scales = [0.0 if options.lora_init_without_apply else scale for _, scale in options.lora]
+    return AdapterList(started.adapters, scales)

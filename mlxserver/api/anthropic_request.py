@@ -10,8 +10,9 @@ from mlxserver.api.json_body import dump_json
 
 DEFAULT_MAX_TOKENS = 4096
 DEFAULT_THINKING_TOKENS = 10000
-PASSED_ON = ("temperature", "top_p", "top_k", "stream", "chat_template_kwargs")
-"""Fields of equal name and meaning; what is not named in this module is dropped, as in llama-server."""
+PASSED_ON = ("temperature", "top_p", "top_k", "stream", "chat_template_kwargs", "lora")
+"""Fields of equal name and meaning; what is not named in this module is dropped, as in llama-server, which
+drops ``lora`` too."""
 
 _BILLING = "x-anthropic-billing-header:"
 _CHECKSUM = re.compile(r"cch=.{5};", re.DOTALL)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mlxserver.api.adapter_list import ChosenAdapters
 from mlxserver.api.completion_defaults import default_request
 from mlxserver.api.completion_progress import RunningCompletion
 from mlxserver.api.completion_request import CompletionRequest
@@ -236,11 +237,15 @@ def start(
     state: ServerState,
     identity: CacheIdentity = BASE_IDENTITY,
 ) -> Completions:
-    """Hands one task a prompt to the engine."""
+    """Hands one task a prompt to the engine. Raises ``ApiError`` for adapters that no prompt can have."""
     parts: list[RunningCompletion] = []
-    for prompt in prompts:
-        requests = _requests_of_one_prompt(request)
-        run = state.engine.submit(_task(requests, prompt, state, identity))
+    requests = _requests_of_one_prompt(request)
+    try:
+        chosen = [state.adapters.choose(dict(request.lora), prompt) for prompt in prompts]
+    except ValueError as error:
+        raise invalid_request(str(error)) from None
+    for prompt, adapters in zip(prompts, chosen, strict=True):
+        run = state.engine.submit(_task(requests, prompt, state, identity, adapters))
         for own, run_of_own in zip(requests, _family(run), strict=True):
             parts.append(_part(len(parts), run_of_own, own, prompt, state, is_child=run_of_own is not run))
     return Completions(parts)
@@ -256,7 +261,11 @@ def _requests_of_one_prompt(request: CompletionRequest) -> list[CompletionReques
 
 
 def _task(
-    requests: list[CompletionRequest], prompt: tuple[int, ...], state: ServerState, identity: CacheIdentity
+    requests: list[CompletionRequest],
+    prompt: tuple[int, ...],
+    state: ServerState,
+    identity: CacheIdentity,
+    adapters: ChosenAdapters,
 ) -> Task:
     first, engine = requests[0], state.engine
     return Task(
@@ -271,7 +280,9 @@ def _task(
         n_cache_reuse=first.n_cache_reuse,
         return_progress=first.return_progress and first.stream,
         children=tuple((engine.new_task_id(), child.sampling) for child in requests[1:]),
-        identity=identity,
+        identity=replace(identity, adapters=adapters.throughout),
+        invoked=adapters.invoked,
+        invoked_at=adapters.invoked_at,
         settings=generation_settings(first) if state.shows_slot_texts else short_settings(first),
     )
 

@@ -27,6 +27,7 @@ from mlxserver.api.field_types import (
 )
 from mlxserver.api.grammar_fields import read_grammar, shown, with_triggers
 from mlxserver.api.json_body import parse_json
+from mlxserver.api.lora_field import read_scales
 from mlxserver.chat.request import CHAT_FORMATS, REASONING_FORMATS
 from mlxserver.models.model import Tokenizer
 from mlxserver.options.samplers import samplers_by_letter, samplers_by_name
@@ -157,9 +158,7 @@ def _dry_sequence_breakers(state: Evaluation, value: Any) -> None:
 def _lora(state: Evaluation, value: Any) -> None:
     if not isinstance(value, list):
         raise ValueError("Error: 'lora' must be an array of objects with 'id' and 'scale' fields")
-    entries = [entry if isinstance(entry, dict) else {} for entry in value]
-    scales = {value_or(e, "id", integer(), -1): value_or(e, "scale", number(), 0.0) for e in entries}
-    state.values["lora"] = tuple(sorted(scales.items()))
+    state.values["lora"] = tuple(sorted(read_scales(value).items()))
 
 
 def _grammar(state: Evaluation, value: Any) -> None:

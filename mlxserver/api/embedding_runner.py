@@ -15,6 +15,7 @@ from mlxserver.api.generation_settings import generation_settings, short_setting
 from mlxserver.api.prompts import check_tokens
 from mlxserver.api.state import ServerState
 from mlxserver.engine.task import Failed, Finished, Task, Vectors
+from mlxserver.kv.identity import Adapters, CacheIdentity
 
 if TYPE_CHECKING:
     from mlxserver.engine.client import Run
@@ -44,15 +45,25 @@ async def evaluate(
             check_tokens(prompt, state.model.tokenizer)
     except ValueError as error:
         raise invalid_request(str(error)) from None
-    runs = [state.engine.submit(_task(prompt, normalize, state)) for prompt in prompts]
+    adapters = _adapters(state)
+    runs = [state.engine.submit(_task(prompt, normalize, state, adapters)) for prompt in prompts]
     return await unless_disconnected(request, _all_vectors(runs))
 
 
-def _task(prompt: Tokens, normalize: int, state: ServerState) -> Task:
+def _adapters(state: ServerState) -> Adapters:
+    """Those of the server: as in llama-server, a request has none of its own here. Raises ``ApiError``."""
+    try:
+        return state.adapters.throughout()
+    except ValueError as error:
+        raise invalid_request(str(error)) from None
+
+
+def _task(prompt: Tokens, normalize: int, state: ServerState, adapters: Adapters) -> Task:
     settings = generation_settings if state.shows_slot_texts else short_settings
     return Task(
         id=state.engine.new_task_id(),
         tokens=prompt,
+        identity=CacheIdentity(adapters=adapters),
         is_embedding=True,
         embd_normalize=normalize,
         settings=settings(CompletionRequest()),

@@ -1,4 +1,4 @@
-"""The manifest of request and response fields, ``fields.json``."""
+"""The manifest of request and response fields, ``fields.json``: llama-server's and our own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mlxserver.options.table import compat_text
 
-TABLE = "llama-server/b10621/fields.json"
+TABLES = ("llama-server/b10621/fields.json", "mlxserver/fields.json")
 
 Place = Literal["body", "query", "path", "header", "response", "event", "shared"]
 Schema = dict[str, Any]
@@ -37,7 +37,7 @@ class FieldRow:
 
 @cache
 def field_rows() -> tuple[FieldRow, ...]:
-    return tuple(_row(**row) for row in json.loads(compat_text(TABLE)))
+    return tuple(_row(**row) for table in TABLES for row in json.loads(compat_text(table)))
 
 
 def rows_of(api: str, place: Place) -> Iterator[FieldRow]:

@@ -8,9 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mlxserver.api.errors import invalid_request, not_supported
+from mlxserver.api.errors import not_supported
 from mlxserver.api.generation_settings import default_settings
-from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
 from mlxserver.api.response_ids import BUILD_INFO
 from mlxserver.api.state import ServerState
@@ -73,21 +72,9 @@ async def metrics(request: Request, state: ServerState) -> Response:
 
     if state.metrics is None:
         raise _not_started_with("metrics endpoint", "--metrics")
-    text = state.metrics.render(state.engine.snapshot())
+    text = state.metrics.render(state.engine.snapshot(), state.adapters.ids())
     headers = {"Process-Start-Time-Unix": str(state.started_us), "Content-Type": CONTENT_TYPE}
     return Response(text.encode(), headers=headers)
-
-
-async def lora_adapters(request: Request, state: ServerState) -> Response:
-    """No adapter can be loaded yet, so there is none to list."""
-    return json_response([])
-
-
-async def set_lora_adapters(request: Request, state: ServerState) -> Response:
-    """Scales of adapters that do not exist are ignored, as llama-server does."""
-    if not isinstance(await read_json(request), list):
-        raise invalid_request("Request body must be an array")
-    return json_response({"success": True})
 
 
 def _not_started_with(what: str, option: str) -> Exception:

@@ -13,6 +13,9 @@ from mlxserver.api.state import ServerState
 from mlxserver.engine.task import SlotView
 from mlxserver.models.model import Tokenizer
 
+NOT_LISTED = -1
+"""In place of the id of an adapter that was unloaded while it was in use."""
+
 
 async def slots(request: Request, state: ServerState) -> Response:
     """Every slot; with ``fail_on_no_slot`` an error when none is idle."""
@@ -21,16 +24,21 @@ async def slots(request: Request, state: ServerState) -> Response:
     views = state.engine.snapshot().slots
     if request.query_params.get("fail_on_no_slot") and all(view.is_processing for view in views):
         raise ApiError("unavailable_error", "no slot available")
-    return json_response([_slot(view, state.model.tokenizer, state.options.special) for view in views])
+    return json_response([_slot(view, state) for view in views])
 
 
-def _slot(view: SlotView, tokenizer: Tokenizer, special: bool) -> dict[str, Any]:
+def _slot(view: SlotView, state: ServerState) -> dict[str, Any]:
     slot: dict[str, Any] = {
         "id": view.id,
         "n_ctx": view.n_ctx,
         "speculative": False,
         "is_processing": view.is_processing,
     }
+    ids = state.adapters.ids()
+    if ids:
+        slot["lora"] = [
+            {"id": ids.get(digest, NOT_LISTED), "scale": scale} for digest, scale in view.adapters
+        ]
     if view.task_id < 0:
         return slot
     next_token = {
@@ -47,7 +55,7 @@ def _slot(view: SlotView, tokenizer: Tokenizer, special: bool) -> dict[str, Any]
         "params": view.settings,
         "next_token": [next_token],
     }
-    return slot | (_texts(view, tokenizer, special) if view.prompt else {})
+    return slot | (_texts(view, state.model.tokenizer, state.options.special) if view.prompt else {})
 
 
 def _texts(view: SlotView, tokenizer: Tokenizer, special: bool) -> dict[str, str]:

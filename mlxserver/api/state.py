@@ -12,6 +12,7 @@ from mlxserver.api.stream_replay import StreamRegistry
 from mlxserver.options.environment import shows_slot_texts
 
 if TYPE_CHECKING:
+    from mlxserver.api.adapter_list import AdapterList
     from mlxserver.api.running_chat import RunningChat
     from mlxserver.chat.template import ChatTemplate
     from mlxserver.engine.client import EngineClient
@@ -26,6 +27,7 @@ class Ready:
     model: Model
     engine: EngineClient
     template: ChatTemplate
+    adapters: AdapterList
 
 
 @dataclass(slots=True)
@@ -60,6 +62,10 @@ class ServerState:
     @property
     def template(self) -> ChatTemplate:
         return self._loaded.template
+
+    @property
+    def adapters(self) -> AdapterList:
+        return self._loaded.adapters
 
     @property
     def _loaded(self) -> Ready:

@@ -8,7 +8,9 @@ from functools import cached_property
 
 import mlx.core as mx
 
+from mlxserver.engine.adapters import AdapterActions
 from mlxserver.engine.batch_check import rows_agree
+from mlxserver.engine.block_watch import BlockWatch
 from mlxserver.engine.cache_types import cache_types
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.embedder import Embedder
@@ -47,20 +49,22 @@ class Assembly:
         self._make_cache = cache_maker(model.module, config.swa_full)
         self._types = cache_types(model.module, self._make_cache, config)
         self._space = state_space(model, config)
+        self.adapters = AdapterActions(model)
+        self.blocks = BlockWatch(self._space) if config.kv_events else None
 
     def build(self) -> Parts:
         """Empty slots, an empty trie."""
         model, config, tokenizer = self._model, self._config, self._model.tokenizer
         states = self._states()
         _check_shift(config, states)
-        trie = _trie(config)
+        trie = _trie(config, self.blocks)
         scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie, adds_bos=tokenizer.add_bos)
         # a padded head is wider than the vocabulary
         width = tokenizer.n_vocab if model.is_encoder else self._logits().shape[-1]
         sampler = Sampler(width, tokenizer.eog_ids, tokenizer)
         embedder = Embedder(model, config.pooling) if config.embedding else None
         mover = Mover(states, trie)
-        runner = Runner(model.module, states, mover, sampler, self._alone, embedder)
+        runner = Runner(model.module, states, mover, sampler, self.adapters.loaded, self._alone, embedder)
         return Parts(
             scheduler, runner, SlotActions(model, config, self._space, states, mover, scheduler.reuse)
         )
@@ -68,6 +72,8 @@ class Assembly:
     def rebuild(self) -> Parts:
         """As ``build``; raises whatever the model raises where it cannot evaluate a token any more."""
         mx.eval(self._hidden() if self._model.is_encoder else self._logits())
+        if self.blocks:
+            self.blocks.lose()
         return self.build()
 
     def _states(self) -> SlotStates:
@@ -106,8 +112,8 @@ def _check_shift(config: EngineConfig, states: SlotStates) -> None:
             raise ModelError(f"{option} cannot be used with this model: {states.cannot_shift}")
 
 
-def _trie(config: EngineConfig) -> PrefixTrie | None:
+def _trie(config: EngineConfig, observer: BlockWatch | None) -> PrefixTrie | None:
     if config.cache_ram == 0:
         return None
     limit = config.cache_ram * 2**20 if config.cache_ram > 0 else None
-    return PrefixTrie(limit, config.ctx_checkpoints * config.n_slots)
+    return PrefixTrie(limit, config.ctx_checkpoints * config.n_slots, observer)

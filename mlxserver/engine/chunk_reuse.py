@@ -72,7 +72,7 @@ class ChunkReuse:
 
         Of equals the original keys are taken, so that moved ones are seldom moved again.
         """
-        new = array("i", task.tokens)
+        new = array("i", task.tokens[: task.n_reusable + 1])
         found = [
             Extension(_runs(known, known.source is slot, new, n, task.n_cache_reuse), known)
             for known in self._known(slot, task)
@@ -83,7 +83,8 @@ class ChunkReuse:
     def _known(self, slot: Slot, task: Task) -> Iterator[Known]:
         for other in [slot] if self._trie is None else self._slots:
             if other.tokens and other.identity == task.identity:
-                yield Known(array("i", other.tokens), other, is_exact=other.exact_until is None)
+                tokens = other.tokens[: other.n_exact] if other.is_invoked else other.tokens
+                yield Known(array("i", tokens), other, is_exact=other.exact_until is None)
         if self._trie is None:
             return
         for is_shifted in (False, True):

@@ -9,18 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from mlxserver.engine.block_feed import BlockFeed
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mailbox import (
+    AdapterInfo,
     Cancel,
     EndReasoning,
+    LoadAdapter,
     Message,
     SlotAction,
     SlotActionKind,
     SlotOutcome,
     StopAt,
     Submit,
+    UnloadAdapter,
 )
 from mlxserver.engine.task import Event, Failed, Finished, Snapshot, Task
+from mlxserver.kv.block_ledger import BlockChange
 
 if TYPE_CHECKING:
     from mlxserver.engine.engine import Engine
@@ -71,8 +76,10 @@ class EngineClient:
         self._config: EngineConfig | None = None
         self._runs: dict[int, Run] = {}
         self._actions: set[asyncio.Future[SlotOutcome]] = set()
+        self._loads: set[asyncio.Future[AdapterInfo | str]] = set()
         self._end: tuple[str, str] | None = None
         self._ids = itertools.count()
+        self.blocks = BlockFeed()
 
     def attach(self, engine: Engine, config: EngineConfig) -> None:
         self._engine, self._config = engine, config
@@ -112,6 +119,9 @@ class EngineClient:
         for done in self._actions:
             if not done.done():
                 done.set_result(SlotOutcome(error=message))
+        for load in self._loads:
+            if not load.done():
+                load.set_result(message)
 
     def _fail_runs(self, error_type: str, message: str) -> None:
         self._dispatch([Failed(task_id, error_type, message) for task_id in self._runs])
@@ -144,9 +154,40 @@ class EngineClient:
         finally:
             self._actions.discard(done)
 
+    async def load_adapter(self, path: str) -> AdapterInfo | str:
+        """The adapter, once the model has it, or why it has not."""
+        if self._end is not None:
+            return self._end[1]
+        done: asyncio.Future[AdapterInfo | str] = self._loop.create_future()
+
+        def settle(outcome: AdapterInfo | str) -> None:
+            if not done.done():
+                done.set_result(outcome)
+
+        self._loads.add(done)
+        self.post(LoadAdapter(path, lambda outcome: self._call(settle, outcome)))
+        try:
+            return await done
+        finally:
+            self._loads.discard(done)
+
+    def unload_adapter(self, digest: str) -> None:
+        """No later task names it; the weights go when the last one that does has ended."""
+        if self._end is None:
+            self.post(UnloadAdapter(digest))
+
     def snapshot(self) -> Snapshot:
         assert self._engine is not None, "the engine is not ready"
         return self._engine.snapshot()
+
+    @property
+    def block_root(self) -> bytes:
+        assert self._engine is not None, "the engine is not ready"
+        return self._engine.block_root
+
+    def receive_blocks(self, changes: list[BlockChange]) -> None:
+        """Called by the engine thread where blocks are told of."""
+        self._call(self.blocks.take_in, changes)
 
     def receive(self, events: list[Event]) -> None:
         """Called by the engine thread once a step: one wake-up of the loop for all its events."""

@@ -36,6 +36,11 @@ class EngineConfig:
     cache_reuse: int = 0
     """Default of a request's ``n_cache_reuse``."""
     context_shift: bool = False
+    lora: tuple[str, ...] = ()
+    """Paths of the adapters that are there from the start."""
+    max_loras: int = 0
+    """Different adapters at work in one step; 0: any number."""
+    kv_events: bool = False
     embedding: bool = False
     pooling: str = "none"
     has_logits: bool = True
@@ -77,6 +82,9 @@ class EngineConfig:
             swa_full=options.swa_full,
             cache_reuse=options.cache_reuse,
             context_shift=options.context_shift,
+            lora=tuple(path for path, _ in options.lora),
+            max_loras=options.max_loras,
+            kv_events=options.kv_events,
             embedding=options.embedding,
             pooling=options.pooling or model_pooling or "none",
             has_logits=has_logits,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mlxserver.engine.task import Task
 
 MAX_PASSED = 16
-"""Tasks that may be started before an older one that needs several slots at once."""
+"""Tasks that may be started before an older one that waits for more than one free slot."""
 
 
 class Deferred:
-    """Oldest first. On a busy server slots are seldom free together; who needs several must not starve."""
+    """Oldest first. On a busy server slots are seldom free together, and a popular adapter is never idle:
+    ``waits_for_more`` tells the tasks that need more than one slot, which must not starve."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits_for_more: Callable[[Task], bool]) -> None:
+        self._waits_for_more = waits_for_more
         self._tasks: list[Task] = []
         self._passed: dict[int, int] = {}
 
@@ -31,7 +33,7 @@ class Deferred:
         for task in self._tasks:
             if task.id == task_id:
                 break
-            if task.children:
+            if self._waits_for_more(task):
                 self._passed[task.id] = self._passed.get(task.id, 0) + 1
         self.forget(task_id)
 

@@ -71,7 +71,8 @@ class Embeddings:
         slot.n_prompt_done = min(slot.n_prompt, start + self._config.n_ubatch)
         tokens = slot.task.tokens[start : slot.n_prompt_done]
         is_last = slot.n_prompt_done == slot.n_prompt
-        return Embed(slot.id, slot.task_id, tokens, start, is_last, slot.task.embd_normalize)
+        adapters = slot.task.identity.adapters
+        return Embed(slot.id, slot.task_id, tokens, start, is_last, slot.task.embd_normalize, adapters)
 
 
 def too_long(task: Task, n_ctx: int) -> Failed:

@@ -11,21 +11,28 @@ from collections.abc import Callable, Iterable
 
 import mlx.core as mx
 
+from mlxserver.engine.adapters import AdapterActions
 from mlxserver.engine.assembly import Assembly, Parts
+from mlxserver.engine.block_watch import BlockWatch
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.mailbox import (
     ENGINE_THREAD,
+    AdapterInfo,
     Cancel,
     Close,
     EndReasoning,
+    LoadAdapter,
     Message,
     SlotAction,
     StopAt,
     Submit,
+    UnloadAdapter,
 )
 from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Snapshot
+from mlxserver.kv.block_ledger import BlockChange
+from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model
 from mlxserver.options.environment import shows_slot_texts
 
@@ -40,23 +47,28 @@ class Engine:
 
     ``load`` runs on that thread and gives the model and the sizes. ``on_ready`` or ``on_failed`` is then
     called once, on that thread too; ``on_failed`` also when the engine cannot go on, and then ends.
+    ``emit_blocks`` gets what changed of the stored blocks (``--kv-events``).
     """
 
     def __init__(
         self,
         load: Callable[[], tuple[Model, EngineConfig]],
         emit: Callable[[list[Event]], None],
-        on_ready: Callable[[Model, EngineConfig], None],
+        on_ready: Callable[[Model, EngineConfig, list[AdapterInfo]], None],
         on_failed: Callable[[BaseException], None],
+        emit_blocks: Callable[[list[BlockChange]], None] = lambda changes: None,
     ) -> None:
         self._load = load
         self._emit = emit
         self._on_ready = on_ready
         self._on_failed = on_failed
+        self._emit_blocks = emit_blocks
+        self._blocks: BlockWatch | None = None
         self._mailbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._scheduler: Scheduler | None = None
         self._actions: list[SlotAction] = []
+        self._adapter_wishes: list[LoadAdapter | UnloadAdapter] = []
         self._reasoning_ends: list[int] = []
         self._pending: Step | None = None
         self._t_collected = 0.0
@@ -77,6 +89,11 @@ class Engine:
         self._n_posted += isinstance(message, Submit)
         self._mailbox.put(message)
 
+    @property
+    def block_root(self) -> bytes:
+        """The parent of each first block; empty where blocks are not told of."""
+        return self._blocks.root if self._blocks else b""
+
     def close(self, timeout: float | None = None) -> None:
         """End the thread after the step that it is in."""
         self.post(Close())
@@ -93,9 +110,10 @@ class Engine:
         try:
             model, config = self._load()
             assembly = Assembly(model, config)
+            self._blocks = assembly.blocks
             parts = assembly.build()
             self._scheduler = parts.scheduler
-            self._on_ready(model, config)
+            self._on_ready(model, config, [assembly.adapters.load(path) for path in config.lora])
             self._run(assembly, parts)
         except BaseException as error:  # a panic of a native library is no Exception
             self._on_failed(error)
@@ -115,7 +133,7 @@ class Engine:
                 if spoilt:
                     parts = self._replace(parts.scheduler, assembly.rebuild())
                     spoilt = False
-                self._round(parts)
+                self._round(parts, assembly.adapters)
                 self._n_failures = 0
             except BaseException:
                 log.exception("the engine failed")
@@ -138,9 +156,10 @@ class Engine:
 
     # -------------------------------------------------------------- rounds
 
-    def _round(self, parts: Parts) -> None:
+    def _round(self, parts: Parts, adapters: AdapterActions) -> None:
         """Read the mail, launch a step, take in what the one before gave."""
         scheduler, runner = parts.scheduler, parts.runner
+        self._tend(scheduler, adapters)
         idle = all(slot.is_idle for slot in scheduler.slots) and not self._actions
         rests = self._pending is None and idle
         if rests:
@@ -198,6 +217,17 @@ class Engine:
                 with self._lock:
                     scheduler.give_back(slot)
 
+    def _tend(self, scheduler: Scheduler, adapters: AdapterActions) -> None:
+        """Load the adapters that were asked for, drop those that nobody uses any more."""
+        wishes, self._adapter_wishes = self._adapter_wishes, []
+        for wish in wishes:
+            if isinstance(wish, LoadAdapter):
+                wish.reply(_outcome(adapters, wish.path))
+            else:
+                adapters.unload(wish.digest)
+        if not adapters.is_tidy:
+            adapters.tidy(scheduler.adapters_in_use())
+
     def _handle(self, scheduler: Scheduler, message: Message) -> None:
         match message:
             case Submit(task):
@@ -216,9 +246,26 @@ class Engine:
             case SlotAction():
                 scheduler.reserve(message.slot)
                 self._actions.append(message)
+            case LoadAdapter() | UnloadAdapter():
+                self._adapter_wishes.append(message)
             case Close():
                 self._closing = True
 
     def _flush(self, scheduler: Scheduler) -> None:
         if events := scheduler.take_events():
             self._emit(events)
+        if self._blocks:
+            self._blocks.look(scheduler.slots)
+            if changes := self._blocks.take():
+                self._emit_blocks(changes)
+
+
+def _outcome(adapters: AdapterActions, path: str) -> AdapterInfo | str:
+    """The adapter, or why there is none."""
+    try:
+        return adapters.load(path)
+    except ModelError as error:
+        return str(error)
+    except Exception as error:
+        log.exception("an adapter failed to load")
+        return type(error).__name__

@@ -63,8 +63,37 @@ class SlotOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterInfo:
+    """What is known of an adapter beside its weights, which ``digest`` names.
+
+    ``invocation``: the tokens that begin its use in a prompt (aLoRA); without any it is used throughout.
+    """
+
+    path: str
+    digest: str
+    task_name: str = ""
+    prompt_prefix: str = ""
+    invocation: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """Put an adapter beside the model. ``reply`` gets it, or why not, on the engine thread."""
+
+    path: str
+    reply: Callable[[AdapterInfo | str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    """Forget an adapter's weights as soon as no task uses them."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the thread after the step that it is in."""
 
 
-Message = Submit | Cancel | StopAt | EndReasoning | SlotAction | Close
+Message = Submit | Cancel | StopAt | EndReasoning | SlotAction | LoadAdapter | UnloadAdapter | Close

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlxserver.engine.task import Failed, TokenProbs
-from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.identity import Adapters, CacheIdentity
 from mlxserver.kv.trie import Node
 from mlxserver.sampling.params import SamplingParams
 
@@ -81,6 +81,7 @@ class Chunk:
     tokens: tuple[int, ...]
     end: int
     """Prompt tokens whose state the slot holds after it."""
+    adapters: Adapters = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class Join:
     task_id: int
     sampling: SamplingParams
     prompt: tuple[int, ...]
+    adapters: Adapters = ()
+    """What evaluates the slot's row from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ class Embed:
     start: int
     is_last: bool
     normalize: int
+    adapters: Adapters = ()
 
 
 @dataclass(frozen=True, slots=True)

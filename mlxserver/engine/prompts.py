@@ -51,12 +51,13 @@ class Prompts:
         assert slot.task is not None
         chunks: list[Chunk] = []
         while (left := slot.n_prompt - 1 - slot.n_prompt_done) > 0 and budget > 0:
-            n = min(left, budget, self._config.n_ubatch, self._to_checkpoint(slot))
+            n = min(left, budget, self._config.n_ubatch, self._to_checkpoint(slot), _to_invocation(slot))
+            adapters = slot.task.adapters_at(slot.n_prompt_done)
             tokens = slot.task.tokens[slot.n_prompt_done : slot.n_prompt_done + n]
             slot.n_prompt_done += n
             slot.tokens.extend(tokens)
             budget -= n
-            chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done))
+            chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done, adapters))
             if not self._states.is_plain:
                 break  # the state is stored between steps
         return chunks
@@ -67,3 +68,9 @@ class Prompts:
             return slot.n_prompt
         step, n_ubatch = self._config.checkpoint_min_step, self._config.n_ubatch
         return next_checkpoint(slot.n_prompt_done, slot.n_prompt, n_ubatch, step) - slot.n_prompt_done
+
+
+def _to_invocation(slot: Slot) -> int:
+    """Tokens up to where an adapter is invoked: a chunk is evaluated with one set of adapters."""
+    at = slot.task.invoked_at if slot.task else 0
+    return at - slot.n_prompt_done if slot.n_prompt_done < at else slot.n_prompt

@@ -64,7 +64,7 @@ class Reuse:
         self._hits = 0
 
     def take_over(self, slot: Slot, task: Task) -> Taken:
-        """At least one token of a prompt is always left to evaluate."""
+        """What is evaluated of the prompt, and how it comes into the slot."""
         own = self._own(slot, task) if task.cache_prompt else 0
         best = Found(own)
         if self._trie is not None and task.cache_prompt:
@@ -83,7 +83,10 @@ class Reuse:
             moves += [*further.moves(slot, self._trie), Cut(slot.id, slot.task_id, n)]
         self._prompts += 1
         self._hits += n > 0
-        return Taken(n, best.n if further.runs else None, moves)
+        exact_until = best.n if further.runs else None
+        if task.invoked:
+            exact_until = task.invoked_at if exact_until is None else min(exact_until, task.invoked_at)
+        return Taken(n, exact_until, moves)
 
     def keep(self, slot: Slot) -> list[Move]:
         """Store what a slot holds, before it is lost."""
@@ -92,7 +95,7 @@ class Reuse:
         tokens, of = tuple(slot.tokens), (slot.id, slot.task_id)
         exact = tokens[: slot.n_exact]
         moves: list[Move] = [Save(*of, slot.identity, exact)] if exact else []
-        if len(exact) < len(tokens):
+        if len(exact) < len(tokens) and not slot.is_invoked:
             moves.append(Save(*of, replace(slot.identity, is_shifted=True), tokens))
         return moves
 
@@ -124,7 +127,7 @@ class Reuse:
     def _own(self, slot: Slot, task: Task) -> int:
         if slot.identity != task.identity:
             return 0
-        n = min(common_prefix(slot.tokens, task.tokens), len(task.tokens) - 1, slot.n_exact)
+        n = min(common_prefix(slot.tokens, task.tokens), task.n_reusable, slot.n_exact)
         return n if self._states.can_truncate(slot.id, n) else 0
 
     def _in_slots(self, slot: Slot, task: Task) -> Found:
@@ -133,7 +136,7 @@ class Reuse:
         for other in self._slots:
             if other is slot or other.identity != task.identity:
                 continue
-            n = min(common_prefix(other.tokens, task.tokens), len(task.tokens) - 1, other.n_exact)
+            n = min(common_prefix(other.tokens, task.tokens), task.n_reusable, other.n_exact)
             if not self._states.is_plain and (n < len(other.tokens) or not other.is_idle):
                 continue
             if n > best.n:
@@ -143,7 +146,7 @@ class Reuse:
     def _in_trie(self, task: Task) -> Found:
         assert self._trie is not None
         match = self._trie.match(task.identity, task.tokens)
-        most = min(match.n, len(task.tokens) - 1)
+        most = min(match.n, task.n_reusable)
         if self._states.is_plain:
             return Found(most, node=match.nodes[-1]) if most > 0 else Found()
         node = match.snapshot(most)
@@ -162,7 +165,7 @@ class Reuse:
         """Tokens of the prompt that ``other`` holds or will hold before its first token."""
         if other.task is None or other.identity != task.identity:
             return 0
-        most = min(other.n_prompt, len(task.tokens)) - 1
+        most = min(other.n_prompt - 1, task.n_reusable)
         if other.exact_until is not None:
             most = min(most, other.exact_until)
         return min(common_prefix(other.task.tokens, task.tokens), most)

@@ -13,7 +13,9 @@ from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.task import Failed
+from mlxserver.kv.identity import Adapters
 from mlxserver.kv.slot_states import SlotStates
+from mlxserver.models.lora import LoadedAdapters
 from mlxserver.sampling.params import SamplerError
 from mlxserver.sampling.sampler import Sampled, Sampler
 
@@ -51,6 +53,7 @@ class Runner:
         states: SlotStates,
         mover: Mover,
         sampler: Sampler,
+        adapters: LoadedAdapters,
         alone: bool = False,
         embedder: Embedder | None = None,
     ) -> None:
@@ -58,11 +61,14 @@ class Runner:
         self._states = states
         self._mover = mover
         self._sampler = sampler
+        self._adapters = adapters
         self._alone = alone
         self._embedder = embedder
         self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
         """Slot -> the task whose sampler it has; a task that failed has none."""
+        self._adapters_of: dict[int, Adapters] = {}
+        """Slot -> what evaluates its row."""
         self._inputs: dict[int, mx.array] = {}
         """(1,) arrays: the next input of a slot whose last token is not in ``_last``."""
         self._last: tuple[list[int], mx.array] = ([], mx.array([], dtype=mx.int32))
@@ -125,6 +131,7 @@ class Runner:
 
     def _prompt(self, step: Step, chunk: Chunk) -> None:
         caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens))
+        self._adapters.use([chunk.adapters])
         self._module(mx.array([chunk.tokens], dtype=mx.int32), cache=caches)
         arrays = self._states.arrays()
         # a sum is a new buffer: waiting for it holds no view of the state's own buffers
@@ -133,15 +140,18 @@ class Runner:
 
     def _embed(self, step: Step, embeds: list[Embed]) -> None:
         assert self._embedder is not None, "the engine was not started for embeddings"
+        self._adapters.use([embed.adapters for embed in embeds])
         step.embedded = embeds, self._embedder.launch(embeds)
 
     def _join(self, join: Join) -> None:
         self._sampler.begin(join.slot, join.sampling, join.prompt)
         self._task_of[join.slot] = join.task_id
+        self._adapters_of[join.slot] = join.adapters
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
 
     def _decode(self, step: Step, decodes: list[Decode], order: list[int]) -> None:
         tokens = self._next_inputs(order)
+        self._adapters.use([self._adapters_of[slot] for slot in order])
         logits = self._module(tokens[:, None], cache=self._states.decode(order))[:, -1]
         sampled = self._sampler.sample(logits, order)
         mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]

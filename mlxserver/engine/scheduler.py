@@ -9,9 +9,9 @@ from dataclasses import replace
 from mlxserver.engine.cells import Cells
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.context_shift import NO_SHIFT, ContextShifts
-from mlxserver.engine.deferred import Deferred
 from mlxserver.engine.embeddings import Embeddings, too_long
 from mlxserver.engine.pace import Pace
+from mlxserver.engine.placement import Placement
 from mlxserver.engine.plan import (
     Copy,
     Cut,
@@ -25,7 +25,6 @@ from mlxserver.engine.plan import (
 )
 from mlxserver.engine.prompts import Prompts
 from mlxserver.engine.reuse import Reuse, States
-from mlxserver.engine.selection import select_slot
 from mlxserver.engine.slot import Slot, SlotState
 from mlxserver.engine.tally import Tally
 from mlxserver.engine.task import (
@@ -60,11 +59,10 @@ class Scheduler:
         self._states = states
         self._eog_ids = eog_ids
         self._clock = clock
-        self._deferred = Deferred()
         self._events: list[Event] = []
         self.slots = [Slot(i, config.n_ctx_slot, config.context_shift) for i in range(config.n_slots)]
         self.reuse = Reuse(states, self.slots, trie)
-        self._is_untidy = False
+        self._placement = Placement(config, self.slots)
         self._tally = Tally()
         self.pace = Pace()
         self._context_shifts = ContextShifts(config, self.slots, adds_bos)
@@ -80,19 +78,18 @@ class Scheduler:
 
     def submit(self, task: Task) -> None:
         """Give the task a slot, or let it wait for one."""
-        if self._deferred.first is None and self._place(task):
-            self._deferred.leave(task.id)
-        else:
-            self._deferred.add(task)
+        if refused := self._placement.submit(task):
+            family = (task.id, *(task_id for task_id, _ in task.children))
+            self._events += [replace(refused, task_id=task_id) for task_id in family]
 
     def cancel(self, task_id: int) -> None:
         """Forget a task in whatever phase it is. Its slot keeps what was evaluated."""
-        self._deferred.forget(task_id)
+        self._placement.forget(task_id)
         slot = self._slot_of(task_id)
         if slot:
             self._release(slot)
         else:
-            self._place_deferred()
+            self._placement.place_waiting()
 
     def stop(self, task_id: int, n_generated: int) -> None:
         """The text of a task ended with its ``n_generated``-th token; later ones never were."""
@@ -109,16 +106,20 @@ class Scheduler:
     def give_back(self, slot: Slot) -> None:
         """The action is done; tasks may have the slot again."""
         slot.is_reserved = False
-        self._place_deferred(slot)
+        self._placement.place_waiting(slot)
 
     def running(self) -> list[int]:
         """The ids of the tasks in slots."""
         return [slot.task_id for slot in self.slots if not slot.is_idle]
 
+    def adapters_in_use(self) -> set[str]:
+        """Digests of the adapters of all tasks that run or wait."""
+        return self._placement.adapters_in_use()
+
     def inherit(self, other: Scheduler) -> None:
         """Go on where another one, whose running tasks are lost, cannot."""
         self._tally = other._tally
-        for task in other._deferred:
+        for task in other._placement.waiting:
             self.submit(task)
 
     def take_events(self) -> list[Event]:
@@ -129,14 +130,13 @@ class Scheduler:
         """``n_arriving`` tasks are on their way; they wait too where no slot is free."""
         n_free = sum(slot.is_free for slot in self.slots)
         slots = tuple(slot.view(with_tokens) for slot in self.slots)
-        return Snapshot(
-            slots, self._tally.counters, len(self._deferred) + max(0, n_arriving - n_free), self.reuse.stats()
-        )
+        n_deferred = len(self._placement.waiting) + max(0, n_arriving - n_free)
+        return Snapshot(slots, self._tally.counters, n_deferred, self.reuse.stats(), self._tally.adapters)
 
     def check(self) -> None:
         """While nothing runs: raise AssertionError where the books of slots and trie do not add up."""
         self.reuse.check()
-        assert not self._deferred, "a task waits although every slot is idle"
+        assert not self._placement.waiting, "a task waits although every slot is idle"
 
     # ---------------------------------------------------------------- plan
 
@@ -175,22 +175,6 @@ class Scheduler:
 
     # -------------------------------------------------------------- starts
 
-    def _place(self, task: Task) -> bool:
-        slot = select_slot(self.slots, task.id_slot, task.tokens, self._config.slot_prompt_similarity)
-        if slot is None:
-            return False
-        others = [other for other in self.slots if other.is_free and other is not slot]
-        if len(others) < len(task.children):
-            return False
-        self._is_untidy |= not task.is_embedding
-        _launch(slot, task, task.id)
-        for child, (task_id, sampling) in zip(others, task.children, strict=False):
-            _launch(child, replace(task, id=task_id, sampling=sampling, children=()), task_id)
-            child.state, child.parent, child.family = SlotState.WAIT_PARENT, slot, task.id
-            child.shares_prompt = slot.shares_prompt = True
-            slot.children.append(child)
-        return True
-
     def _starts(self) -> list[Move]:
         """Begin the prompts of launched tasks, in the order in which they came."""
         moves: list[Move] = []
@@ -207,8 +191,7 @@ class Scheduler:
                 waiting.add(slot.task_id)
             else:
                 moves += self._start(slot, slot.task)
-        if self._is_untidy:
-            self._is_untidy = False
+        if self._placement.has_placed():
             moves += self._cells.tidy()
         return moves
 
@@ -278,7 +261,8 @@ class Scheduler:
                 each.state, each.parent = SlotState.GENERATING, None
                 each.n_prompt_done, each.tokens = each.n_prompt, list(each.task.tokens)
                 each.identity, each.exact_until = slot.identity, slot.exact_until
-                joins.append(Join(each.id, each.task_id, each.task.sampling, each.task.tokens))
+                task = each.task
+                joins.append(Join(each.id, each.task_id, task.sampling, task.tokens, task.adapters))
             slot.children = []
         return copies, tuple(joins)
 
@@ -358,35 +342,19 @@ class Scheduler:
         del slot.generated[n:]
         slot.state, slot.parent, slot.children = SlotState.IDLE, None, []
         slot.t_last_used = self._clock()
-        self._place_deferred(slot)
+        self._placement.place_waiting(slot)
 
     def _kept(self, slot: Slot, n_generated: int) -> list[int]:
         """The tokens that the slot holds from now on; state that cannot be cut keeps the steps run ahead."""
-        if slot.state is not SlotState.GENERATING:
-            return slot.tokens
-        known = [*slot.tokens, *slot.generated[-1:]]
-        kept = slot.n_kept(n_generated)
-        n = kept if self._states.can_truncate(slot.id, kept) else slot.n_cells
-        return known[:n] if n <= len(known) else []
-
-    def _place_deferred(self, slot: Slot | None = None) -> None:
-        """Tasks that asked for this slot, which is free again, go first, then the oldest that fits."""
-        while (first := self._deferred.first) and self._place(first):
-            self._deferred.leave(first.id)
-        for task in self._deferred.in_turn(slot.id if slot else -1):
-            if self._deferred.first or not any(other.is_free for other in self.slots):
-                return
-            if self._place(task):
-                self._deferred.leave(task.id)
+        tokens = slot.tokens
+        if slot.state is SlotState.GENERATING:
+            known = [*tokens, *slot.generated[-1:]]
+            kept = slot.n_kept(n_generated)
+            n = kept if self._states.can_truncate(slot.id, kept) else slot.n_cells
+            tokens = known[:n] if n <= len(known) else []
+        if slot.is_invoked and len(tokens) > slot.n_exact:
+            tokens = tokens[: slot.n_exact] if self._states.can_truncate(slot.id, slot.n_exact) else []
+        return tokens
 
     def _slot_of(self, task_id: int) -> Slot | None:
         return next((s for s in self.slots if s.task_id == task_id and not s.is_idle), None)
-
-
-def _launch(slot: Slot, task: Task, task_id: int) -> None:
-    slot.task, slot.task_id, slot.family = task, task_id, task_id
-    slot.state = SlotState.STARTED
-    slot.parent, slot.children, slot.shares_prompt = None, [], False
-    slot.shifts = []
-    slot.n_past = slot.n_prompt_done = slot.n_launched = 0
-    slot.generated = []

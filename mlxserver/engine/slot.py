@@ -42,8 +42,10 @@ class Slot:
     state: SlotState = SlotState.IDLE
     tokens: list[int] = field(default_factory=list)
     exact_until: int | None = None
-    """Tokens up to the first whose state came from another position; None where none did."""
+    """Tokens up to the first whose state came from another position, or from an adapter that was invoked
+    there; None where none did."""
     identity: CacheIdentity = BASE_IDENTITY
+    """Whose state it is, up to ``n_exact``."""
     t_last_used: float = -1.0
 
     is_reserved: bool = False
@@ -85,6 +87,11 @@ class Slot:
         assert self.task is not None
         room = sys.maxsize if self.shifts_context else self.n_ctx - self.n_prompt
         return room if self.task.n_predict < 0 else min(room, max(1, self.task.n_predict))
+
+    @property
+    def is_invoked(self) -> bool:
+        """What the slot holds behind its exact tokens is an adapter's, and of no use to others."""
+        return not self.is_idle and self.task is not None and bool(self.task.invoked)
 
     @property
     def n_exact(self) -> int:
@@ -135,6 +142,7 @@ class Slot:
             n_prompt_tokens_processed=self.n_prompt_done - self.n_past if busy else 0,
             n_prompt_tokens_cache=self.n_past if busy else 0,
             settings=self.task.settings if self.task else None,
+            adapters=self.task.adapters if self.task else (),
             has_next_token=busy,
             n_remain=n_remain,
             n_decoded=len(self.generated) if busy else 0,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mlxserver.engine.plan import Chunk, Decode, Embed, Plan
 from mlxserver.engine.slot import Slot
-from mlxserver.engine.task import Counters
+from mlxserver.engine.task import AdapterCounters, Counters
 
 
 class Tally:
@@ -15,6 +15,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.counters = Counters()
+        self.adapters: Mapping[str, AdapterCounters] = {}
+        """By digest; a new object after each change too."""
 
     def took_over(self, n: int) -> None:
         """A prompt began with ``n`` tokens from the cache."""
@@ -41,6 +43,14 @@ class Tally:
             predicted_seconds=max(0.0, slot.t_last - slot.t_first),
             predicted_after_first=max(0, n_generated - 1),
         )
+        for digest in {digest for digest, _ in slot.task.adapters} if slot.task else ():
+            old = self.adapters.get(digest, AdapterCounters())
+            new = AdapterCounters(
+                old.requests + 1,
+                old.prompt_tokens + max(0, slot.n_prompt_done - slot.n_past),
+                old.predicted_tokens + n_generated,
+            )
+            self.adapters = {**self.adapters, digest: new}
 
     def _add(self, **more: float) -> None:
         totals = {name: getattr(self.counters, name) + value for name, value in more.items()}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
+from mlxserver.kv.identity import BASE_IDENTITY, Adapters, CacheIdentity
 from mlxserver.sampling.params import SamplingParams
 from mlxserver.sampling.probs import Candidate as Candidate
 from mlxserver.sampling.probs import TokenProbs as TokenProbs
@@ -35,10 +36,28 @@ class Task:
     return_progress: bool = False
     children: tuple[tuple[int, SamplingParams], ...] = ()
     identity: CacheIdentity = BASE_IDENTITY
+    invoked: Adapters = ()
+    """Adapters that evaluate the prompt from ``invoked_at`` on (aLoRA); those of ``identity`` before it."""
+    invoked_at: int = 0
     settings: object = None
     is_embedding: bool = False
     """Evaluate the prompt for its embedding, or its rank, and sample nothing."""
     embd_normalize: int = 2
+
+    @property
+    def adapters(self) -> Adapters:
+        """What evaluates the prompt's last token, and all that is sampled."""
+        return self.invoked or self.identity.adapters
+
+    @property
+    def n_reusable(self) -> int:
+        """Most tokens of the prompt that may be taken over: one is always left to evaluate."""
+        n = max(0, len(self.tokens) - 1)
+        return min(n, self.invoked_at) if self.invoked else n
+
+    def adapters_at(self, position: int) -> Adapters:
+        """What evaluates the token at a position of the prompt."""
+        return self.identity.adapters if position < self.invoked_at else self.adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +145,8 @@ class SlotView:
     n_prompt_tokens_processed: int = 0
     n_prompt_tokens_cache: int = 0
     settings: object = None
+    adapters: Adapters = ()
+    """Of the slot's last task."""
     has_next_token: bool = False
     n_remain: int = -1
     n_decoded: int = 0
@@ -170,6 +191,16 @@ class CacheStats:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterCounters:
+    """Totals of the tasks that used an adapter and have ended."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    """Evaluated, without those taken from the cache."""
+    predicted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The engine's state after a step; immutable, so any thread may read it."""
 
@@ -178,3 +209,5 @@ class Snapshot:
     deferred: int
     """Tasks that wait for a slot."""
     cache: CacheStats = CacheStats()
+    adapters: Mapping[str, AdapterCounters] = field(default_factory=dict)
+    """By the adapter's digest."""

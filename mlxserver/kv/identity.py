@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -24,16 +25,29 @@ class CacheIdentity:
     """Some of the keys were moved here from other positions: not what a cold evaluation gives."""
 
     @property
+    def adapter_id(self) -> str:
+        """Names the set of adapters and their scales; empty for the base model."""
+        return hashlib.sha256(_json(_listed(self.adapters))).hexdigest() if self.adapters else ""
+
+    @property
     def key(self) -> bytes:
         """What of it goes into each block's hash (docs/cache.md); empty for the base model's own state."""
         parts: dict[str, Any] = {}
         if self.adapters:
-            parts["adapters"] = [[digest, scale] for digest, scale in self.adapters]
+            parts["adapters"] = _listed(self.adapters)
         if self.is_shifted:
             parts["shifted"] = True
         if self.tenant:
             parts["tenant"] = self.tenant
-        return json.dumps(parts, separators=(",", ":")).encode() if parts else b""
+        return _json(parts) if parts else b""
+
+
+def _listed(adapters: Adapters) -> list[list[Any]]:
+    return [[digest, scale] for digest, scale in adapters]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 BASE_IDENTITY = CacheIdentity()

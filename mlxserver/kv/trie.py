@@ -36,6 +36,18 @@ class Snapshot(Protocol):
     def nbytes(self) -> int: ...
 
 
+class Observer(Protocol):
+    """Is told what becomes of the nodes."""
+
+    def stored(self, identity: CacheIdentity, node: Node) -> None: ...
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """``lower`` held the tokens of both before."""
+        ...
+
+    def removed(self, node: Node) -> None: ...
+
+
 STALE = 8
 """Entries a node that the heap of leaves may hold before it is made anew."""
 
@@ -88,8 +100,11 @@ class PrefixTrie:
     ``max_snapshots`` bounds the snapshots (None: no bound); the one used longest ago goes first.
     """
 
-    def __init__(self, limit: int | None, max_snapshots: int | None = None) -> None:
+    def __init__(
+        self, limit: int | None, max_snapshots: int | None = None, observer: Observer | None = None
+    ) -> None:
         self.limit = limit
+        self._observer = observer
         self.max_snapshots = max_snapshots
         self.nbytes = 0
         self.n_nodes = 0
@@ -173,6 +188,8 @@ class PrefixTrie:
         end = self._end_at(identity, match)
         if missing:
             end = self._append(end, tokens, span(match.n, len(tokens)))
+            if self._observer:
+                self._observer.stored(identity, end)
         if snapshot is not None and end.snapshot is None:
             end.snapshot = snapshot
             self.n_snapshots += 1
@@ -232,6 +249,8 @@ class PrefixTrie:
         node.tokens, node.span, node.parent = node.tokens[n:], rest, upper
         upper.children[node.tokens[0]] = node
         self.n_nodes += 1
+        if self._observer:
+            self._observer.split(upper, node)
         return upper
 
     def _append(self, parent: Node, tokens: Sequence[int], span: Span) -> Node:
@@ -288,6 +307,8 @@ class PrefixTrie:
         parent = node.parent
         assert parent is not None
         del parent.children[node.tokens[0]]
+        if self._observer:
+            self._observer.removed(node)
         self.nbytes -= node.nbytes
         self.n_nodes -= 1
         self.n_snapshots -= node.snapshot is not None

@@ -150,7 +150,10 @@ def _scaled(row: Row, text: str, notices: Notices) -> tuple[tuple[str, float], .
     parts = [item.split(":") for item in split_csv(text)]
     if any(len(part) != 2 for part in parts):
         raise BadValue(row.error)
-    return tuple((path, stof(scale)) for path, scale in parts)
+    scaled = tuple((path, stof(scale)) for path, scale in parts)
+    if not all(math.isfinite(scale) for _, scale in scaled):
+        raise BadValue(row.error)
+    return scaled
 
 
 def _spec_types(row: Row, text: str, notices: Notices) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -41,6 +41,15 @@ CACHE = (
 )
 """(name, field of ``CacheStats``, kind, help)."""
 
+ADAPTERS = (
+    ("lora_requests", "requests", "Requests that used the adapter and have ended"),
+    ("lora_prompt_tokens", "prompt_tokens", "Prompt tokens evaluated with it, without cached ones"),
+    ("lora_tokens_predicted", "predicted_tokens", "Tokens generated with it"),
+)
+"""(name, field of ``AdapterCounters``, help); labelled with the adapter's id."""
+MAX_ADAPTER_LABELS = 16
+"""Adapters of higher ids, and those that were unloaded, are counted together as ``other``."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
@@ -57,8 +66,10 @@ class _EngineCollector(Collector):
         self._scraped = Counters()
         self._snapshot: Snapshot | None = None
         self._rates = _Rates()
+        self._adapter_ids: Mapping[str, int] = {}
 
-    def observe(self, snapshot: Snapshot) -> None:
+    def observe(self, snapshot: Snapshot, adapter_ids: Mapping[str, int]) -> None:
+        self._adapter_ids = adapter_ids
         now, before = snapshot.counters, self._scraped
         self._rates = _Rates(
             prompt=_rate(
@@ -86,6 +97,19 @@ class _EngineCollector(Collector):
         for name, field, kind, help in CACHE:
             metric = Metric(f"mlxserver:{name}", help, kind)
             metric.samples.append(Sample(_sample_name(metric), {}, getattr(self._snapshot.cache, field)))
+            yield metric
+        yield from self._adapters(self._snapshot)
+
+    def _adapters(self, snapshot: Snapshot) -> Iterator[Metric]:
+        for name, field, help in ADAPTERS if snapshot.adapters else ():
+            totals: dict[str, int] = {}
+            for digest, counters in snapshot.adapters.items():
+                id = self._adapter_ids.get(digest, MAX_ADAPTER_LABELS)
+                label = str(id) if id < MAX_ADAPTER_LABELS else "other"
+                totals[label] = totals.get(label, 0) + getattr(counters, field)
+            metric = Metric(f"mlxserver:{name}", help, "counter")
+            for label, total in sorted(totals.items()):
+                metric.samples.append(Sample(_sample_name(metric), {"adapter": label}, total))
             yield metric
 
     def _gauges(self, snapshot: Snapshot) -> list[tuple[str, str, float]]:
@@ -130,9 +154,12 @@ class Metrics:
         self._requests.labels(route, f"{status // 100}xx").inc()
         self._seconds.labels(route).observe(seconds)
 
-    def render(self, snapshot: Snapshot) -> str:
-        """The text of a scrape, which also begins a new window for the rates."""
-        self._engine.observe(snapshot)
+    def render(self, snapshot: Snapshot, adapter_ids: Mapping[str, int] | None = None) -> str:
+        """The text of a scrape, which also begins a new window for the rates.
+
+        ``adapter_ids``: the ids by the adapters' digests.
+        """
+        self._engine.observe(snapshot, adapter_ids or {})
         return "".join(_lines(metric) for metric in self._registry.collect())
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from mlxserver.api.adapter_list import AdapterList
 from mlxserver.api.state import Ready, ServerState
 from mlxserver.engine.task import (
     Candidate,
@@ -175,5 +176,5 @@ def fake_state(engine: FakeEngine, *argv: str, **info: Any) -> ServerState:
     model_info = ModelInfo(path="fake.gguf", size=1, ftype="all F32", **(fields | info))
     model = Model(module=None, tokenizer=ByteTokenizer(), info=model_info)
     options = parse_command_line(["-m", "fake.gguf", *argv], {})
-    ready = Ready(model=model, engine=engine, template=SimpleNamespace())  # type: ignore[arg-type]
+    ready = Ready(model, engine, SimpleNamespace(), AdapterList())  # type: ignore[arg-type]
     return ServerState(options=options, ready=ready)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlxserver.engine.task import Counters, SlotView
 from tests.api.served import WatchedEngine, served
 
@@ -72,7 +70,7 @@ def test_models_by_both_names() -> None:
 
 
 class TestSlots:
-    busy = SlotView(1, 256, True, 7, 12, 3, 9, {"n_predict": 4}, True, 2, 2)
+    busy = SlotView(1, 256, True, 7, 12, 3, 9, {"n_predict": 4}, (), True, 2, 2)
 
     def test_a_slot_shows_its_last_task(self) -> None:
         client = served(engine=WatchedEngine(SlotView(0, 256, False), self.busy))
@@ -130,10 +128,3 @@ class TestMetrics:
             501,
             "This server does not support metrics endpoint. Start it with `--metrics`",
         )
-
-
-@pytest.mark.parametrize(("body", "status"), [([], 200), ([{"id": 0, "scale": 1}], 200), ({}, 400)])
-def test_lora_adapters_are_none(body: object, status: int) -> None:
-    client = served()
-    assert client.get("/lora-adapters").json() == []
-    assert client.post("/lora-adapters", json=body).status_code == status

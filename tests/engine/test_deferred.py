@@ -15,7 +15,7 @@ def task(task_id: int, id_slot: int = -1, pair: bool = False) -> Task:
 
 
 def test_those_that_asked_for_the_slot_come_first_then_the_oldest() -> None:
-    waiting = Deferred()
+    waiting = Deferred(lambda task: bool(task.children))
     for each in (task(0), task(1, id_slot=2), task(2), task(3, id_slot=2)):
         waiting.add(each)
     assert [each.id for each in waiting.in_turn(2)] == [1, 3, 0, 2]
@@ -23,7 +23,7 @@ def test_those_that_asked_for_the_slot_come_first_then_the_oldest() -> None:
 
 
 def test_only_the_number_of_times_that_a_task_for_several_slots_is_passed_is_bounded() -> None:
-    waiting = Deferred()
+    waiting = Deferred(lambda task: bool(task.children))
     waiting.add(task(0))
     waiting.add(task(1, pair=True))
     for task_id in range(10, 10 + MAX_PASSED):

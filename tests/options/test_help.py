@@ -48,7 +48,7 @@ def test_entries() -> None:
 
 def test_help_tells_states() -> None:
     assert "(no effect: " in entry(rows_by_name()["threads"])
-    assert "(not yet implemented: LoRA adapters)" in entry(rows_by_name()["lora"])
+    assert "(not yet implemented: control vectors)" in entry(rows_by_name()["control_vector"])
     assert "(refused: " in entry(rows_by_name()["rpc"])
     assert "(refused: iq4_nl)" in entry(rows_by_name()["cache_type_k"])
 

@@ -112,8 +112,8 @@ def test_values_that_ask_for_nothing_pass_in_silence(argv: list[str]) -> None:
 
 
 def test_all_refusals_come_at_once() -> None:
-    lines = refused("--lora", "a", "--models-dir", "x", "-t", "4")
-    assert [line.split()[4] for line in lines] == ["--lora", "--models-dir"]
+    lines = refused("--control-vector", "a", "--models-dir", "x", "-t", "4")
+    assert [line.split()[4] for line in lines] == ["--control-vector", "--models-dir"]
 
 
 def test_the_source_is_named_where_it_is_no_spelling() -> None:
@@ -134,7 +134,3 @@ def test_bundles_are_judged_by_what_they_set() -> None:
     assert "--spec-type (from --spec-default)" in refused("--spec-default")[0]
     assert "--tools (from --agent)" in refused("--agent")[0]
     assert parse_command_line(["--fim-qwen-3b-default", "--cache-reuse", "0"], {}).batch_size == 1024
-
-
-def test_an_absent_adapter_refuses_to_start() -> None:
-    assert refused("--lora", "absent.gguf")

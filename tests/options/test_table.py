@@ -59,7 +59,15 @@ def test_choices_name_their_default_and_their_error(row: Row) -> None:
 
 
 def test_own_options_are_few() -> None:
-    assert [row.name for row in own_rows()] == ["dtype", "weights", "cache_tenants", "strict_http"]
+    assert [row.name for row in own_rows()] == [
+        "dtype",
+        "weights",
+        "cache_tenants",
+        "strict_http",
+        "max_loras",
+        "lora_dir",
+        "kv_events",
+    ]
     assert all(row.env and row.env.startswith("MLXSERVER_") for row in own_rows())
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
-from mlxserver.engine.task import Counters, SlotView, Snapshot
+from mlxserver.engine.task import AdapterCounters, Counters, SlotView, Snapshot
 from mlxserver.options.table import compat_text
 from mlxserver.telemetry.metrics import Metrics
 
 ROWS = json.loads(compat_text("llama-server/b10621/metrics.json"))
+OWN_ROWS = {row["name"]: row for row in json.loads(compat_text("mlxserver/metrics.json"))}
 NAMES = [row["name"].removeprefix("llamacpp:") for row in ROWS if row["state"] == "honoured"]
 
 
@@ -84,3 +85,30 @@ def test_types_are_those_of_the_manifest() -> None:
     for row in ROWS:
         told = f"# TYPE {row['name']} {row['type']}\n" in text
         assert told is (row["state"] == "honoured"), row["name"]
+
+
+def with_adapters(n: int) -> Snapshot:
+    counters = {str(i): AdapterCounters(1, 10, 100) for i in range(n)}
+    return Snapshot((), Counters(), 0, adapters=counters)
+
+
+def test_every_metric_of_our_own_has_a_row_and_every_row_a_metric() -> None:
+    metrics = Metrics()
+    metrics.request_done("/health", 200, 0.1)
+    text = metrics.render(with_adapters(1), {"0": 0})
+    told = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE mlxserver:"))
+    assert told == {name: row["type"] for name, row in OWN_ROWS.items()}
+
+
+def test_adapters_are_counted_by_their_ids() -> None:
+    text = Metrics().render(with_adapters(2), {"0": 3, "1": 5})
+    assert 'mlxserver:lora_requests_total{adapter="3"} 1\n' in text
+    assert 'mlxserver:lora_prompt_tokens_total{adapter="5"} 10\n' in text
+    assert 'mlxserver:lora_tokens_predicted_total{adapter="5"} 100\n' in text
+
+
+def test_labels_of_adapters_are_bounded() -> None:
+    text = Metrics().render(with_adapters(100), {str(i): i for i in range(90)})
+    labels = [line.split('"')[1] for line in text.splitlines() if line.startswith("mlxserver:lora_requests")]
+    assert sorted(labels) == sorted([*map(str, range(16)), "other"])
+    assert 'mlxserver:lora_requests_total{adapter="other"} 84\n' in text

@@ -1,0 +1,94 @@
+"""Tells which blocks slots and trie hold, for routers that look for stored prompts (``--kv-events``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlxserver.engine.slot import Slot
+from mlxserver.kv.block_hash import BLOCK_TOKENS, HashChain, root_hash
+from mlxserver.kv.block_ledger import Block, BlockChange, BlockLedger, blocks_of
+from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.trie import Node, path_tokens
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What was told of a slot. New tokens of a slot are another list; a shift drops some in place."""
+
+    chain: HashChain
+    tokens: list[int]
+    n_shifts: int
+    blocks: list[Block]
+
+
+class BlockWatch:
+    """Observes the trie, and looks at the slots after each step. Only state that others may reuse counts."""
+
+    def __init__(self, space: str) -> None:
+        self.root = root_hash(space)
+        self._ledger = BlockLedger()
+        self._slots: dict[int, _Watched] = {}
+        self._nodes: dict[Node, list[Block]] = {}
+
+    def stored(self, identity: CacheIdentity, node: Node) -> None:
+        """The trie took in a node."""
+        chain = HashChain(self.root, identity, path_tokens(node))
+        self._nodes[node] = blocks_of(chain, node.start // BLOCK_TOKENS)
+        self._ledger.add("ram", self._nodes[node])
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """A node was cut in two; a block belongs to the node of its last token."""
+        blocks = self._nodes.pop(lower, [])
+        n = upper.end // BLOCK_TOKENS - upper.start // BLOCK_TOKENS
+        self._nodes[upper], self._nodes[lower] = blocks[:n], blocks[n:]
+
+    def removed(self, node: Node) -> None:
+        """The trie dropped a node."""
+        self._ledger.remove("ram", self._nodes.pop(node, []))
+
+    def look(self, slots: Sequence[Slot]) -> None:
+        """Take in what the slots hold now."""
+        for slot in slots:
+            self._look_at(slot)
+
+    def lose(self) -> None:
+        """Slots and trie were replaced by empty ones."""
+        for watched in self._slots.values():
+            self._ledger.remove("slot", watched.blocks)
+        for blocks in reversed(self._nodes.values()):
+            self._ledger.remove("ram", blocks)
+        self._slots, self._nodes = {}, {}
+
+    def take(self) -> list[BlockChange]:
+        """What changed since the last call, in order."""
+        return self._ledger.take()
+
+    def _look_at(self, slot: Slot) -> None:
+        n = slot.n_exact
+        watched = self._slots.get(slot.id)
+        same = (
+            watched is not None
+            and watched.tokens is slot.tokens
+            and watched.n_shifts == len(slot.shifts)
+            and watched.chain.identity == slot.identity
+            and watched.chain.n_tokens <= n
+        )
+        if watched is not None and same:
+            if watched.chain.n_tokens < n:
+                self._extend(watched, slot.tokens[watched.chain.n_tokens : n])
+            return
+        old = watched.blocks if watched else []
+        chain = HashChain(self.root, slot.identity, slot.tokens[:n])
+        new = _Watched(chain, slot.tokens, len(slot.shifts), blocks_of(chain))
+        # what stays is held twice for a moment, and so is not told of
+        self._ledger.add("slot", new.blocks)
+        self._ledger.remove("slot", old)
+        self._slots[slot.id] = new
+
+    def _extend(self, watched: _Watched, tokens: Sequence[int]) -> None:
+        n_before = len(watched.chain.hashes)
+        watched.chain.extend(tokens)
+        more = blocks_of(watched.chain, n_before)
+        self._ledger.add("slot", more)
+        watched.blocks += more
