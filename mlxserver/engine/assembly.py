@@ -71,6 +71,7 @@ class Assembly:
 
     def rebuild(self) -> Parts:
         """As ``build``; raises whatever the model raises where it cannot evaluate a token any more."""
+        self.adapters.loaded.use(())
         mx.eval(self._hidden() if self._model.is_encoder else self._logits())
         if self.blocks:
             self.blocks.lose()
@@ -80,6 +81,7 @@ class Assembly:
         return SlotStates(self._make_cache, self._config.n_slots, *self._types, self._find_rotations)
 
     def _find_rotations(self) -> list[Rotation | None]:
+        self.adapters.loaded.use(())  # the last step's rows are not those of what is evaluated here
         return find_rotations(self._model.module, self._model.info.n_ctx_train)
 
     def _logits(self) -> mx.array:

@@ -15,7 +15,7 @@ from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Pl
 from mlxserver.engine.task import Failed
 from mlxserver.kv.identity import Adapters
 from mlxserver.kv.slot_states import SlotStates
-from mlxserver.models.lora import LoadedAdapters
+from mlxserver.models.lora.loaded import LoadedAdapters
 from mlxserver.sampling.params import SamplerError
 from mlxserver.sampling.sampler import Sampled, Sampler
 

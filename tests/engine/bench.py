@@ -85,7 +85,7 @@ class Bench:
             built = module() if callable(module) and not hasattr(module, "parameters") else module
             return Model(built, Letters(eog_ids), info), config
 
-        self.engine = Engine(load, self.emit, lambda model, config: ready.set(), failed)
+        self.engine = Engine(load, self.emit, lambda *_: ready.set(), failed)
         self.engine.start()
         assert ready.wait(60)
         if self.errors:

@@ -165,7 +165,7 @@ def test_an_error_in_a_step_fails_its_tasks_and_the_engine_goes_on(caplog: pytes
     broken = {"now": False}
 
     class Fragile:
-        layers = module.layers
+        layers, parameters, named_modules = module.layers, module.parameters, module.named_modules
 
         def __call__(self, *args: Any, **kwargs: Any) -> mx.array:
             if broken["now"]:

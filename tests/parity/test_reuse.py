@@ -153,7 +153,7 @@ def test_cancelled_prompts_leave_what_they_evaluated() -> None:
 def test_nothing_crosses_identities() -> None:
     served = Served("llama")
     served.ask(BASE)
-    for identity in (CacheIdentity(tenant="a"), CacheIdentity(adapters=(("a", 0.5),))):
+    for identity in (CacheIdentity(tenant="a"), CacheIdentity(tenant="b")):
         assert served.ask(BASE, identity=identity) == (served.cold(BASE), 0)
         assert served.ask(BASE, identity=identity)[1] == len(BASE) - 1
     assert served.ask(BASE)[1] == len(BASE) - 1
