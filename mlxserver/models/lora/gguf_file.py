@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,11 @@ from mlxserver.models.gguf.convert import float_array, unpack
 from mlxserver.models.gguf.reader import GGUFPart, Tensor
 from mlxserver.models.gguf.weights import head_order
 from mlxserver.models.lora.adapter import AdapterError
-from mlxserver.models.lora.pairs import Factor, Pair
+from mlxserver.models.lora.pairs import Factor, Pair, no_layer, paired
 from mlxserver.models.lora.targets import Target
 from mlxserver.models.model import Model
 
-_ENDINGS = (".lora_a", ".lora_b")
+_ENDINGS = {".lora_a": "a", ".lora_b": "b"}
 _NORM = "_norm.weight"
 _HEADS = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 
@@ -52,43 +52,36 @@ def read_pairs(
 ) -> tuple[list[Pair], list[str]]:
     """The pairs, and lines worth a log entry."""
     architecture = _architecture(keys.architecture, model)
-    halves: dict[str, dict[str, Tensor]] = {}
-    norms = []
-    for name, tensor in part.tensors.items():
-        if name.endswith(_ENDINGS):
-            halves.setdefault(name[:-7], {})[name[-6:]] = tensor
-        elif name.endswith(_NORM):
-            norms.append(name)
-        else:
-            raise AdapterError(f"LoRA tensor '{name}' has unexpected suffix")
-    notes = [f"norm vectors are not applied: {len(norms)} of them, {norms[0]} the first"] if norms else []
-    return list(_pairs(halves, keys, architecture, model, targets)), notes
+    norms = [name for name in part.tensors if name.endswith(_NORM)]
+    others = {name: tensor for name, tensor in part.tensors.items() if name not in norms}
+    pairs = [
+        _pair(name, a, b, keys.alpha, architecture, model, targets)
+        for name, (a, b) in paired(others, _ENDINGS).items()
+    ]
+    return pairs, [f"norm vectors are not applied: {norms[0]!r} and others"] if norms else []
 
 
-def _pairs(
-    halves: Mapping[str, Mapping[str, Tensor]],
-    keys: Keys,
+def _pair(
+    name: str,
+    a: Tensor,
+    b: Tensor,
+    alpha: float,
     architecture: Architecture,
     model: Model,
     targets: Mapping[str, Target],
-) -> Iterator[Pair]:
-    for name, half in halves.items():
-        if len(half) < 2:
-            raise AdapterError(f"LoRA tensor pair for '{name}' is missing one component")
-        path, _, ending = module_path(name, architecture).rpartition(".")
-        target = targets.get(path) if ending == "weight" else None
-        if target is None:
-            raise AdapterError(
-                f"LoRA tensor '{name}' does not exist in base model (hint: maybe wrong base model?)"
-            )
-        n_dims = 3 if target.n_experts else 2
-        stored_a, stored_b = (_factor(half[f"lora_{side}"], n_dims) for side in "ab")
-        if architecture.permuted and (heads := _HEADS.get(name.rsplit(".", 2)[-2])):
-            stored_b = _unpermuted(stored_b, name, getattr(model.module.args, heads))
-        # of an embedding the first one is a row for each token
-        a = stored_a if target.kind == "embedding" else stored_a.transposed
-        rank = stored_b.shape[-1]
-        yield Pair(name, path, a, stored_b.transposed, keys.alpha / rank if keys.alpha else 1.0)
+) -> Pair:
+    path, _, ending = module_path(name, architecture).rpartition(".")
+    target = targets.get(path) if ending == "weight" else None
+    if target is None:
+        raise no_layer(name)
+    n_dims = 3 if target.n_experts else 2
+    stored_a, stored_b = _factor(a, n_dims), _factor(b, n_dims)
+    if architecture.permuted and (heads := _HEADS.get(name.rsplit(".", 2)[-2])):
+        stored_b = _unpermuted(stored_b, name, getattr(model.module.args, heads))
+    rank = stored_b.shape[-1]
+    # of an embedding the first one is a row for each token
+    own_a = stored_a if target.kind == "embedding" else stored_a.transposed
+    return Pair(name, path, own_a, stored_b.transposed, alpha / rank if alpha else 1.0)
 
 
 def _factor(tensor: Tensor, n_dims: int) -> Factor:

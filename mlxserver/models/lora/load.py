@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from mlxserver.models.errors import ModelError
 from mlxserver.models.gguf.reader import parse_part
-from mlxserver.models.lora import gguf_file
+from mlxserver.models.lora import gguf_file, mlx_folder, peft_folder
 from mlxserver.models.lora.adapter import Adapter, AdapterError, digest_of
-from mlxserver.models.lora.pairs import fit
-from mlxserver.models.lora.targets import find_targets
+from mlxserver.models.lora.files import read_file, read_settings, read_tensors
+from mlxserver.models.lora.pairs import Pair, fit
+from mlxserver.models.lora.targets import Target, find_targets
 from mlxserver.models.model import Model
+
+BYTES_A_PARAMETER = 16
+"""Of the model: more than any adapter for it has, with 32-bit floats and ranks as large as its layers."""
+SMALL = 1 << 26
+
+PICKLE = "adapter_model.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    pairs: list[Pair]
+    task_name: str = ""
+    prompt_prefix: str = ""
+    invocation: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def load_adapter(path: str, model: Model) -> Adapter:
@@ -21,40 +39,44 @@ def load_adapter(path: str, model: Model) -> Adapter:
     """
     try:
         return _load(path, model)
-    except ModelError as error:
-        message = str(error)
-        raise AdapterError(message if path in message else f"{path}: {message}") from error
+    except (ModelError, OSError) as error:
+        message = " ".join(str(error).split())[:500]
+        raise AdapterError(message if message.startswith(path) else f"{path}: {message}") from error
 
 
 def _load(path: str, model: Model) -> Adapter:
     targets = find_targets(model.module)
-    part = parse_part(_content(Path(path)), Path(path))
-    keys = gguf_file.read_keys(part.metadata)
-    pairs, notes = gguf_file.read_pairs(part, keys, model, targets)
-    parts = fit(pairs, targets)
-    _check_tokens(keys.invocation, model)
+    limit = SMALL + BYTES_A_PARAMETER * model.info.n_params
+    where = Path(path)
+    read = _folder(where, targets, limit) if where.is_dir() else _gguf(where, model, targets, limit)
+    for token in read.invocation:
+        if not 0 <= token < model.info.n_vocab:
+            raise AdapterError(f"the invocation token {token} is not in the vocabulary")
+    parts = fit(read.pairs, targets)
     return Adapter(
         path=path,
-        digest=digest_of(parts, keys.invocation),
+        digest=digest_of(parts, read.invocation),
         parts=MappingProxyType(parts),
-        task_name=keys.task_name,
-        prompt_prefix=keys.prompt_prefix,
-        invocation=keys.invocation,
-        notes=tuple(notes),
+        task_name=read.task_name,
+        prompt_prefix=read.prompt_prefix,
+        invocation=read.invocation,
+        notes=read.notes,
     )
 
 
-def _content(path: Path) -> bytes:
-    """Read whole: a file that is cut off while it is mapped would end the process."""
-    try:
-        if not path.is_file():  # a pipe would be waited for
-            raise AdapterError("no such file" if not path.exists() else "not a file")
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise AdapterError(f"cannot be read: {error}") from error
+def _gguf(path: Path, model: Model, targets: Mapping[str, Target], limit: int) -> _Read:
+    part = parse_part(read_file(path, limit), path)
+    keys = gguf_file.read_keys(part.metadata)
+    pairs, notes = gguf_file.read_pairs(part, keys, model, targets)
+    return _Read(pairs, keys.task_name, keys.prompt_prefix, keys.invocation, tuple(notes))
 
 
-def _check_tokens(tokens: tuple[int, ...], model: Model) -> None:
-    for token in tokens:
-        if not 0 <= token < model.info.n_vocab:
-            raise AdapterError(f"the invocation token {token} is not in the vocabulary")
+def _folder(path: Path, targets: Mapping[str, Target], limit: int) -> _Read:
+    settings = read_settings(path / "adapter_config.json")
+    if "peft_type" in settings:
+        if not (path / peft_folder.WEIGHTS).exists() and (path / PICKLE).exists():
+            raise AdapterError(f"{PICKLE} is not read, only {peft_folder.WEIGHTS}: a pickle may run code")
+        tensors = read_tensors(path / peft_folder.WEIGHTS, limit)
+        pairs = peft_folder.read_pairs(settings, tensors, targets)
+        return _Read(pairs, invocation=peft_folder.invocation(settings))
+    return _Read(mlx_folder.read_pairs(settings, read_tensors(path / mlx_folder.WEIGHTS, limit), targets))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import mlx.core as mx
 
 from mlxserver.models.lora.adapter import AdapterError, LowRank
 from mlxserver.models.lora.targets import Target
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,32 @@ class Pair:
     in_head: bool = False
 
 
+def paired(tensors: Mapping[str, T], endings: Mapping[str, str]) -> dict[str, tuple[T, T]]:
+    """Name without its ending -> ``a`` and ``b``; ``endings`` says which of them is which.
+
+    Raises AdapterError for a name with another ending, and for half a pair.
+    """
+    halves: dict[str, dict[str, T]] = {}
+    for name, tensor in tensors.items():
+        ending = next((ending for ending in endings if name.endswith(ending)), None)
+        if ending is None:
+            raise AdapterError(f"LoRA tensor '{name[:200]}' has unexpected suffix")
+        half = halves.setdefault(name.removesuffix(ending), {})
+        if endings[ending] in half:
+            raise AdapterError(f"LoRA tensor '{name[:200]}' is there under another name too")
+        half[endings[ending]] = tensor
+    for name, half in halves.items():
+        if len(half) < 2:
+            raise AdapterError(f"LoRA tensor pair for '{name[:200]}' is missing one component")
+    return {name: (half["a"], half["b"]) for name, half in halves.items()}
+
+
+def no_layer(name: str) -> AdapterError:
+    return AdapterError(
+        f"LoRA tensor '{name[:200]}' does not exist in base model (hint: maybe wrong base model?)"
+    )
+
+
 def fit(pairs: Iterable[Pair], targets: Mapping[str, Target]) -> dict[str, LowRank]:
     """The pairs in their layers' compute types, evaluated. All shapes are checked before a value is read.
 
@@ -49,9 +78,7 @@ def fit(pairs: Iterable[Pair], targets: Mapping[str, Target]) -> dict[str, LowRa
     for pair in pairs:
         target = targets.get(pair.path)
         if target is None:
-            raise AdapterError(
-                f"LoRA tensor '{pair.name}' does not exist in base model (hint: maybe wrong base model?)"
-            )
+            raise no_layer(pair.name)
         if pair.path in found:
             raise AdapterError(f"LoRA tensor '{pair.name}' is of the same layer as '{found[pair.path].name}'")
         _check(pair, target)
@@ -62,12 +89,9 @@ def fit(pairs: Iterable[Pair], targets: Mapping[str, Target]) -> dict[str, LowRa
 
 
 def _check(pair: Pair, target: Target) -> None:
-    rank = pair.a.shape[-1]
+    rank = pair.a.shape[-1] if pair.a.shape else 0
     wanted = target.shapes(rank)
     if (pair.a.shape, pair.b.shape) != wanted:
-        ranks = (*pair.a.shape[:-1], pair.b.shape[-2]), pair.b.shape
-        if len(pair.a.shape) == len(wanted[0]) and (ranks[0], ranks[1]) == target.shapes(pair.b.shape[-2]):
-            raise AdapterError(f"tensor '{pair.name}' has the ranks {rank} and {pair.b.shape[-2]}")
         raise AdapterError(
             f"tensor '{pair.name}' has incorrect shape (hint: maybe wrong base model?): "
             f"{pair.a.shape} and {pair.b.shape}, {wanted[0]} and {wanted[1]} are wanted"
