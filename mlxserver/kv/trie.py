@@ -107,9 +107,13 @@ class PrefixTrie:
         self._observer = observer
         self.max_snapshots = max_snapshots
         self.nbytes = 0
+        self.reserved = 0
+        """Bytes of state that is on its way here and has its room already."""
         self.n_nodes = 0
         self.n_snapshots = 0
         self.evictions = 0
+        self._pinned = 0
+        """Bytes of the pinned nodes, which give no room."""
         self._roots: dict[CacheIdentity, Node] = {}
         self._ticks = itertools.count(1)
         self._leaves: list[tuple[int, int, Node]] = []
@@ -158,12 +162,24 @@ class PrefixTrie:
     def pin(self, node: Node) -> None:
         """Keep a node and all above it until ``unpin``."""
         for each in _upwards(node):
+            self._pinned += 0 if each.pins else each.nbytes
             each.pins += 1
 
     def unpin(self, node: Node) -> None:
         for each in _upwards(node):
             each.pins -= 1
+            self._pinned -= 0 if each.pins else each.nbytes
         self._offer(node)
+
+    def reserve(self, nbytes: int) -> bool:
+        """Keep room for state that is on its way, until ``release``. Nothing is dropped where there is none."""
+        if not self._make_room(nbytes):
+            return False
+        self.reserved += nbytes
+        return True
+
+    def release(self, nbytes: int) -> None:
+        self.reserved -= nbytes
 
     def insert(
         self,
@@ -194,6 +210,7 @@ class PrefixTrie:
             end.snapshot = snapshot
             self.n_snapshots += 1
             self.nbytes += snapshot.nbytes
+            self._pinned += snapshot.nbytes if end.pins else 0
             self._bound_snapshots(keep=end)
         self.touch(end)
         return missing
@@ -214,7 +231,7 @@ class PrefixTrie:
 
     def check(self) -> None:
         """Raise AssertionError where the books do not add up."""
-        total = count = snapshots = 0
+        total = count = snapshots = pinned = 0
         for node in self.nodes():
             assert node.parent is not None and node.parent.end == node.start, (
                 "a node does not follow its parent"
@@ -223,9 +240,13 @@ class PrefixTrie:
             assert node.pins >= 0, "a node was unpinned too often"
             total, count = total + node.nbytes, count + 1
             snapshots += node.snapshot is not None
+            pinned += node.nbytes if node.pins else 0
         assert (total, count) == (self.nbytes, self.n_nodes), "held bytes or nodes are miscounted"
         assert snapshots == self.n_snapshots, "snapshots are miscounted"
-        assert self.limit is None or self.nbytes <= self.limit, "more bytes are held than allowed"
+        assert pinned == self._pinned, "pinned bytes are miscounted"
+        assert self.reserved >= 0, "more room was released than reserved"
+        taken = self.nbytes + self.reserved
+        assert self.limit is None or taken <= self.limit, "more bytes are held than allowed"
 
     # ------------------------------------------------------------ structure
 
@@ -242,7 +263,9 @@ class PrefixTrie:
         """Cut a node after its first ``n`` tokens; the upper half is returned and holds the pins of both."""
         assert node.parent is not None
         first, rest = node.span.split(n)
-        self.nbytes += first.nbytes + rest.nbytes - node.span.nbytes
+        change = first.nbytes + rest.nbytes - node.span.nbytes
+        self.nbytes += change
+        self._pinned += change if node.pins else 0
         upper = Node(node.tokens[:n], first, node.parent, node.start + n, pins=node.pins)
         upper.last_used = node.last_used
         node.parent.children[node.tokens[0]] = upper
@@ -265,14 +288,19 @@ class PrefixTrie:
     def _fits(self, nbytes: int) -> bool:
         return self.limit is None or nbytes <= self.limit
 
-    def _make_room(self, nbytes: int, keep: Match) -> bool:
-        if keep.nodes:
-            self.pin(keep.nodes[-1])
-        while (full := self.limit is not None and self.nbytes + nbytes > self.limit) and self._evict_one():
+    def _make_room(self, nbytes: int, keep: Match | None = None) -> bool:
+        """Whether there is room now. Drops nothing where what is pinned or reserved leaves none."""
+        if self.limit is None:
+            return True
+        node = keep.nodes[-1] if keep and keep.nodes else None
+        if node:
+            self.pin(node)
+        fits = self._pinned + self.reserved + nbytes <= self.limit
+        while fits and self.nbytes + self.reserved + nbytes > self.limit and self._evict_one():
             pass
-        if keep.nodes:
-            self.unpin(keep.nodes[-1])
-        return not full
+        if node:
+            self.unpin(node)
+        return fits and self.nbytes + self.reserved + nbytes <= self.limit
 
     def _bound_snapshots(self, keep: Node) -> None:
         if self.max_snapshots is None:

@@ -146,6 +146,34 @@ def test_pinned_nodes_stay() -> None:
     trie.check()
 
 
+def test_room_for_what_is_on_its_way() -> None:
+    trie = PrefixTrie(4 * BYTES)
+    put(trie, (1, 2))
+    put(trie, (3,))
+    assert trie.reserve(2 * BYTES)
+    assert held(trie) == {(3,)}
+    put(trie, (4, 5))
+    assert held(trie) == {(4, 5)}
+    trie.release(2 * BYTES)
+    assert put(trie, (6, 7)) == 2
+    assert held(trie) == {(4, 5), (6, 7)}
+    trie.check()
+
+
+def test_nothing_is_dropped_for_what_finds_no_room() -> None:
+    trie = PrefixTrie(4 * BYTES)
+    put(trie, (1, 2))
+    put(trie, (3,))
+    node = trie.match(BASE_IDENTITY, (1, 2)).nodes[-1]
+    trie.pin(node)
+    assert not trie.reserve(3 * BYTES)
+    assert put(trie, (4, 5, 6)) == 0
+    assert held(trie) == {(1, 2), (3,)}
+    trie.unpin(node)
+    assert trie.reserve(3 * BYTES)
+    trie.check()
+
+
 def test_pins_outlive_a_split() -> None:
     trie = PrefixTrie(None)
     put(trie, (1, 2, 3, 4))
@@ -172,7 +200,7 @@ def test_an_emptied_identity_leaves_no_root() -> None:
 tokens = st.lists(st.integers(1, 3), min_size=1, max_size=8).map(tuple)
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["insert", "snapshot", "match", "pin", "unpin", "touch"]),
+        st.sampled_from(["insert", "snapshot", "match", "pin", "unpin", "touch", "reserve", "release"]),
         tokens,
         st.sampled_from([BASE_IDENTITY, OTHER]),
     ),
@@ -186,6 +214,7 @@ def test_random_schedules_keep_every_promise(schedule: list, limit: int | None) 
     trie = PrefixTrie(limit)
     stored: dict[CacheIdentity, set[tuple[int, ...]]] = {BASE_IDENTITY: set(), OTHER: set()}
     pinned: list[Node] = []
+    reserved: list[int] = []
     for action, prompt, identity in schedule:
         match = trie.match(identity, prompt)
         # what matches is the state of exactly these tokens, of this identity, and was put there
@@ -206,6 +235,10 @@ def test_random_schedules_keep_every_promise(schedule: list, limit: int | None) 
             pinned.append(match.nodes[-1])
         elif action == "unpin" and pinned:
             trie.unpin(pinned.pop())
+        elif action == "reserve" and trie.reserve(BYTES * len(prompt)):
+            reserved.append(BYTES * len(prompt))
+        elif action == "release" and reserved:
+            trie.release(reserved.pop())
         trie.check()
         reachable = set(map(id, trie.nodes()))
         assert all(id(node) in reachable for node in pinned)
