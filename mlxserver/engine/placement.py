@@ -8,16 +8,18 @@ from dataclasses import replace
 from mlxserver.engine.adapter_room import AdapterRoom, names_of
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.deferred import Deferred
+from mlxserver.engine.restores import Restores
 from mlxserver.engine.selection import select_slot
 from mlxserver.engine.slot import Slot, SlotState
 from mlxserver.engine.task import Failed, Task
 
 
 class Placement:
-    """Puts tasks into slots; those that find none wait in order."""
+    """Puts tasks into slots; those that find none, or whose state is on its way from disk, wait in order."""
 
-    def __init__(self, config: EngineConfig, slots: Sequence[Slot]) -> None:
+    def __init__(self, config: EngineConfig, slots: Sequence[Slot], restores: Restores) -> None:
         self._slots = slots
+        self._restores = restores
         self._similarity = config.slot_prompt_similarity
         self._adapters = AdapterRoom(config.max_loras, slots)
         self.waiting = Deferred(lambda task: bool(task.children) or not self._adapters.has_room_for(task))
@@ -27,6 +29,7 @@ class Placement:
         """Give the task a slot, or let it wait for one; the error of a task that can never run."""
         if refused := self._adapters.refusal(task):
             return refused
+        self._restores.enter(task)
         if self._may_pass(task) and self._place(task):
             self.waiting.leave(task.id)
         else:
@@ -36,6 +39,7 @@ class Placement:
     def forget(self, task_id: int) -> None:
         """The task waits no more."""
         self.waiting.forget(task_id)
+        self._restores.leave(task_id)
 
     def place_waiting(self, slot: Slot | None = None) -> None:
         """Tasks that asked for this slot, which is free again, go first, then the oldest that fits."""
@@ -62,7 +66,7 @@ class Placement:
         Who waits for an adapter's turn only needs that no other adapter is begun meanwhile.
         """
         first = self.waiting.first
-        if first is None or first is task:
+        if first is None or first is task or self._restores.is_awaited(first.id):
             return True
         waits_for_adapter = not first.children and not self._adapters.has_room_for(first)
         return waits_for_adapter and not names_of(task)
@@ -75,6 +79,8 @@ class Placement:
             return False
         others = [other for other in self._slots if other.is_free and other is not slot]
         if len(others) < len(task.children):
+            return False
+        if self._restores.holds(task, is_busy=not all(each.is_idle for each in self._slots)):
             return False
         self._has_placed |= not task.is_embedding
         _launch(slot, task, task.id)

@@ -41,6 +41,8 @@ class Taken:
     n: int
     exact_until: int | None
     moves: list[Move]
+    stored: range = range(0)
+    """Those of them that come from the trie at their own positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,14 @@ class Reuse:
         exact_until = best.n if further.runs else None
         if task.invoked:
             exact_until = task.invoked_at if exact_until is None else min(exact_until, task.invoked_at)
-        return Taken(n, exact_until, moves)
+        stored = range(start, best.n) if best.node else range(0)
+        return Taken(n, exact_until, moves, stored)
+
+    def in_memory(self, task: Task) -> int:
+        """Tokens of a prompt that slots or the trie give it now, whichever slot it gets."""
+        slots = [slot for slot in self._slots if self._states.is_plain or slot.is_idle]
+        stored = self._in_trie(task).n if self._trie is not None else 0
+        return max([stored, *(self._own(slot, task) for slot in slots)])
 
     def keep(self, slot: Slot) -> list[Move]:
         """Store what a slot holds, before it is lost."""
@@ -107,10 +116,12 @@ class Reuse:
         held = (trie.nbytes, limit, trie.n_nodes, trie.n_snapshots, trie.evictions)
         return CacheStats(*held, hits=self._hits, prompts=self._prompts)
 
-    def check(self) -> None:
+    def check(self, may_pin: bool) -> None:
+        """``may_pin``: a task that waits keeps nodes pinned."""
         if self._trie is not None and self._trie.n_nodes <= CHECKED_NODES:
             self._trie.check()
-            assert not any(node.pins for node in self._trie.nodes()), "a node is pinned although nothing runs"
+            is_pinned = any(node.pins for node in self._trie.nodes())
+            assert may_pin or not is_pinned, "a node is pinned although nothing runs"
 
     def worth_waiting_for(self, slot: Slot, task: Task) -> bool:
         """Whether another slot is evaluating tokens that this prompt shares."""

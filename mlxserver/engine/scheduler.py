@@ -24,6 +24,9 @@ from mlxserver.engine.plan import (
     SampledToken,
 )
 from mlxserver.engine.prompts import Prompts
+from mlxserver.engine.reader import Arrived
+from mlxserver.engine.restore import Tier
+from mlxserver.engine.restores import Restores
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.slot import Slot, SlotState
 from mlxserver.engine.tally import Tally
@@ -54,6 +57,7 @@ class Scheduler:
         clock: Callable[[], float] = time.perf_counter,
         trie: PrefixTrie | None = None,
         adds_bos: bool = False,
+        tier: Tier | None = None,
     ) -> None:
         self._config = config
         self._states = states
@@ -62,7 +66,8 @@ class Scheduler:
         self._events: list[Event] = []
         self.slots = [Slot(i, config.n_ctx_slot, config.context_shift) for i in range(config.n_slots)]
         self.reuse = Reuse(states, self.slots, trie)
-        self._placement = Placement(config, self.slots)
+        self.restores = Restores(tier, self.reuse.in_memory, clock)
+        self._placement = Placement(config, self.slots, self.restores)
         self._tally = Tally()
         self.pace = Pace()
         self._context_shifts = ContextShifts(config, self.slots, adds_bos)
@@ -97,6 +102,11 @@ class Scheduler:
         if slot and slot.state is SlotState.GENERATING:
             self._finish(slot, "stop", n_generated)
 
+    def arrived(self, message: Arrived) -> None:
+        """Something was read from disk for a task that waits."""
+        self.restores.arrived(message)
+        self._placement.place_waiting()
+
     def reserve(self, slot_id: int) -> Slot:
         """Keep a slot, once idle, for an action on its state."""
         slot = self.slots[slot_id % len(self.slots)]
@@ -119,6 +129,7 @@ class Scheduler:
     def inherit(self, other: Scheduler) -> None:
         """Go on where another one, whose running tasks are lost, cannot."""
         self._tally = other._tally
+        self.restores.replace(other.restores)
         for task in other._placement.waiting:
             self.submit(task)
 
@@ -135,12 +146,16 @@ class Scheduler:
 
     def check(self) -> None:
         """While nothing runs: raise AssertionError where the books of slots and trie do not add up."""
-        self.reuse.check()
-        assert not self._placement.waiting, "a task waits although every slot is idle"
+        self.reuse.check(may_pin=self.restores.has_pins)
+        self.restores.check([task.id for task in self._placement.waiting])
+        awaited = all(self.restores.is_awaited(task.id) for task in self._placement.waiting)
+        assert awaited, "a task waits although every slot is idle"
 
     # ---------------------------------------------------------------- plan
 
     def plan(self) -> Plan:
+        if self.restores.wake():
+            self._placement.place_waiting()
         moves = self._starts()
         moves += self._shifts()
         moves += self._make_room()
@@ -217,9 +232,11 @@ class Scheduler:
         slot.n_past, slot.exact_until = taken.n, taken.exact_until
         slot.tokens, slot.identity = list(task.tokens[: slot.n_past]), task.identity
         slot.state = SlotState.PROMPT
+        n_disk = self.restores.started(task.id, taken.stored)
         for each in (slot, *slot.children):
             each.n_past, each.n_prompt_done, each.t_start = slot.n_past, slot.n_past, slot.t_start
-            self._events.append(Started(each.task_id, each.id, slot.n_prompt, slot.n_past, slot.t_start))
+            started = Started(each.task_id, each.id, slot.n_prompt, slot.n_past, slot.t_start, n_disk)
+            self._events.append(started)
             self._progress(each, slot.n_past, slot.t_start)
         self._tally.took_over(slot.n_past)
         return taken.moves
@@ -336,6 +353,7 @@ class Scheduler:
         """Make the slot idle; ``forget`` what it holds where that is not to be trusted."""
         for child in [child for child in slot.children if child.parent is slot]:
             self._release(child)
+        self.restores.leave(slot.task_id)
         n = len(slot.generated) if n_generated is None else n_generated
         self._tally.ended(slot, n)
         slot.tokens = [] if forget else self._kept(slot, n)

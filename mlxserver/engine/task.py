@@ -69,6 +69,8 @@ class Started:
     n_prompt: int
     n_past: int
     t: float
+    n_disk: int | None = None
+    """Of ``n_past`` those that were read from disk for it; None without a disk tier."""
 
 
 @dataclass(frozen=True, slots=True)

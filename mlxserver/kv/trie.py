@@ -172,7 +172,7 @@ class PrefixTrie:
         self._offer(node)
 
     def reserve(self, nbytes: int) -> bool:
-        """Keep room for state that is on its way, until ``release``. Nothing is dropped where there is none."""
+        """Keep room for state that is on its way, until ``release``. Drops nothing where there is none."""
         if not self._make_room(nbytes):
             return False
         self.reserved += nbytes

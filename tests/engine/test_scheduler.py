@@ -9,6 +9,7 @@ import pytest
 
 from mlxserver.engine.config import EngineConfig, context_sizes
 from mlxserver.engine.plan import Plan, Result, SampledToken, Save
+from mlxserver.engine.restore import Tier
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Finished, PromptProgress, Started, Task, Token
 from mlxserver.kv.trie import PrefixTrie
@@ -56,9 +57,17 @@ class Clock:
 class Harness:
     """Drives a scheduler one step ahead of its results, as the engine does."""
 
-    def __init__(self, states: Any = None, trie: PrefixTrie | None = None, **changes: Any) -> None:
-        config = replace(CONFIG, **changes)
-        self.scheduler = Scheduler(config, states or AnyCut(), frozenset({EOS}), Clock(), trie)
+    def __init__(
+        self,
+        states: Any = None,
+        trie: PrefixTrie | None = None,
+        clock: Any = None,
+        tier: Tier | None = None,
+        **changes: Any,
+    ) -> None:
+        self.config = replace(CONFIG, **changes)
+        self.states, self.clock = states or AnyCut(), clock or Clock()
+        self.scheduler = Scheduler(self.config, self.states, frozenset({EOS}), self.clock, trie, tier=tier)
         self.pending: Plan | None = None
         self.plans: list[Plan] = []
         self.events: list[Event] = []

@@ -1,0 +1,50 @@
+"""How long a request waits for its state from disk (``--cache-disk-prefetch``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from mlxserver.kv.block_hash import BLOCK_TOKENS
+
+CHUNK_BLOCKS = 8
+"""Blocks that are read without a look at whether anybody still wants them published."""
+CHUNK_TOKENS = CHUNK_BLOCKS * BLOCK_TOKENS
+UNKNOWN_SECONDS_PER_TOKEN = 0.001
+"""Of evaluating a prompt, before the first one was measured."""
+
+PolicyName = Literal["best-effort", "timeout", "wait"]
+StopReason = Literal["complete", "scheduled", "timeout", "cancelled", "error", "no_room"]
+STOP_REASONS: tuple[StopReason, ...] = ("complete", "scheduled", "timeout", "cancelled", "error", "no_room")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchPolicy:
+    """``seconds``: the budget of ``timeout``, from when the request entered the queue.
+
+    ``seconds_per_token`` tells what evaluating a prompt's token takes; 0 while that is not known.
+    """
+
+    name: PolicyName
+    seconds: float
+    seconds_per_token: Callable[[], float]
+
+    @property
+    def reason(self) -> StopReason:
+        """What a stop at the deadline is called."""
+        return "timeout" if self.name == "timeout" else "scheduled"
+
+    def deadline(self, t_entered: float, t_ready: float | None, n_gained: int) -> float:
+        """When to go on without what has not arrived by then.
+
+        ``t_ready``: when the request could first have been started; None before that. ``n_gained``: tokens
+        that came into reach since. So best-effort never ends later than evaluating all would have, but by
+        the time that evaluating one chunk takes: it goes on only while the disk is faster than the model.
+        """
+        if self.name == "timeout":
+            return t_entered + self.seconds
+        if self.name == "wait" or t_ready is None:
+            return math.inf
+        return t_ready + (n_gained + CHUNK_TOKENS) * (self.seconds_per_token() or UNKNOWN_SECONDS_PER_TOKEN)
