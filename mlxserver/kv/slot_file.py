@@ -17,10 +17,12 @@ import mlx.core as mx
 
 from mlxserver.kv.identity import CacheIdentity
 from mlxserver.kv.spans import KVSnapshot, KVSpan
-from mlxserver.kv.state_file import StateFileError, packed, read_state
+from mlxserver.kv.state_file import StateFileError, arrays_of, packed, read_state
 from mlxserver.kv.state_names import snapshot_states, span_of, span_tensors, states_of
 
-FORMAT = "mlxserver-slot-2"
+FORMAT = "mlxserver-slot-3"
+READABLE = {"mlxserver-slot-2", FORMAT}
+"""Version 2 has another checksum."""
 
 
 class SlotFileError(Exception):
@@ -84,11 +86,10 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
         raise SlotFileError(f"the file cannot be read ({type(error).__name__})") from error
     except StateFileError as error:
         raise SlotFileError(str(error)) from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("model") != model:
+    if not isinstance(header, dict) or header.get("format") not in READABLE or header.get("model") != model:
         raise SlotFileError("the file belongs to another model or other KV types")
     try:
-        arrays = {name: tensors.pop(name).array() for name in list(tensors)}
-        return _slot_file(header, arrays)
+        return _slot_file(header, arrays_of(tensors))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SlotFileError(f"the file's header is damaged ({type(error).__name__})") from error
 

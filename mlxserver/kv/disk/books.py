@@ -8,10 +8,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mlxserver.kv.disk.entry import Entry, Key, Kind, Name
+from mlxserver.kv.disk.entry import DiskError, Entry, Key, Kind, Name
 from mlxserver.kv.disk.index import Index
 from mlxserver.kv.identity import CacheIdentity
 from mlxserver.kv.spans import KVSnapshot, KVSpan
+from mlxserver.kv.state_file import StateFileError
 
 log = logging.getLogger("mlxserver.srv")
 
@@ -109,4 +110,5 @@ class Books:
             is_new = kind not in self._warned
             self._warned.add(kind)
         if is_new:
-            log.warning("the disk cache cannot %s: %s (told once)", what, error)
+            ours = None if isinstance(error, (OSError, DiskError, StateFileError)) else error
+            log.warning("the disk cache cannot %s: %s (told once)", what, error, exc_info=ours)

@@ -95,7 +95,8 @@ class Folder:
                 if not item.is_file(follow_symlinks=False):
                     continue
                 if item.name.endswith(TEMPORARY):
-                    os.unlink(item.path)
+                    with contextlib.suppress(OSError):
+                        os.unlink(item.path)
                     continue
                 status = item.stat(follow_symlinks=False)
                 yield Found(space, item.name, status.st_size, status.st_mtime_ns)
@@ -107,8 +108,9 @@ class Folder:
         self._make_shelf(name)
         final, temporary = file_name(name), file_name(name) + TEMPORARY
         with self._shelf(name.space, final[:2]) as shelf:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-            file = os.open(temporary, flags, 0o600, dir_fd=shelf)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=shelf)  # whatever it is, it is not to be written into
+            file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=shelf)
             try:
                 try:
                     self._write_all(file, pieces)
@@ -139,12 +141,14 @@ class Folder:
             os.unlink(name, dir_fd=shelf)
 
     def _make_shelf(self, name: Name) -> None:
-        shelf = self.path / name.space / name.hash.hex()[:2]
-        if not shelf.is_dir():
-            shelf.parent.mkdir(mode=0o700, exist_ok=True)
-            shelf.mkdir(mode=0o700, exist_ok=True)
-            with self._opened_folder(self.path / name.space) as space:
-                self._sync(space)
+        above = self.path
+        for part in (name.space, name.hash.hex()[:2]):
+            folder = above / part
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700)
+                with self._opened_folder(above) as parent:
+                    self._sync(parent)
+            above = folder
 
     @contextlib.contextmanager
     def _shelf(self, space: str, shelf: str) -> Iterator[int]:
@@ -157,7 +161,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _opened_folder(self, path: Path) -> Iterator[int]:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | (0 if path == self.path else os.O_NOFOLLOW))
         try:
             yield folder
         finally:

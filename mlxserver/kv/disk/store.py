@@ -21,7 +21,7 @@ from mlxserver.kv.disk.index import DiskMatch, DiskRef, Index, Run
 from mlxserver.kv.disk.writer import Writer
 from mlxserver.kv.identity import CacheIdentity
 from mlxserver.kv.spans import KVSnapshot, KVSpan
-from mlxserver.kv.state_file import StateFileError, Tensor, read_state
+from mlxserver.kv.state_file import StateFileError, Tensor, arrays_of, read_state
 from mlxserver.kv.state_names import span_of, states_of
 
 QUEUE_LIMIT = 512 * 1024 * 1024
@@ -57,8 +57,8 @@ class Missing:
 
 class DiskStore:
     """``limit`` bounds the bytes of all files in ``folder`` (None: no bound), ``queue_limit`` those of arrays
-    that wait to be written. ``space`` names model and KV types. ``observer`` is called in the threads that
-    change something, with no lock held. After an error of the disk's nothing is written for ``retry_after``
+    that wait to be written. ``space`` names model and KV types. ``observer`` is called in the writer's
+    thread. After an error of the disk's nothing is written for ``retry_after``
     seconds.
 
     Raises DiskError where the folder cannot be used, or where another server uses it. All methods may be
@@ -276,11 +276,10 @@ def _stored(header: Any, tensors: dict[str, Tensor], name: Name, ref: DiskRef) -
         n = ref.end - ref.start
         if not all(_is_span(tensor, name.n) for tensor in tensors.values()):
             raise DiskError("the file's arrays are not those of its tokens")
-        arrays = {key: tensor.columns(0, n).array() for key, tensor in tensors.items()}
+        arrays = arrays_of({key: tensor.columns(0, n) for key, tensor in tensors.items()})
         return StoredBlock(ref.start, ref.end, span_of(arrays))
-    arrays = {key: tensor.array() for key, tensor in tensors.items()}
     try:
-        return StoredBlock(ref.end, ref.end, KVSpan(()), states_of(header["states"], arrays))
+        return StoredBlock(ref.end, ref.end, KVSpan(()), states_of(header["states"], arrays_of(tensors)))
     except (KeyError, TypeError) as error:
         raise DiskError("the file's states are damaged") from error
 

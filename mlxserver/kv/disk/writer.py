@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -88,8 +89,8 @@ class Writer:
             self._books.failed("write", error)
             with self._books.lock:
                 self._books.paused_until = time.monotonic() + self._retry_after
-        except Exception:
-            log.exception("the disk cache failed")
+        except Exception as error:  # a fault of ours; the next job may well go through
+            self._books.failed("write", error)
 
     def _done(self, job: Job) -> None:
         books = self._books
@@ -107,11 +108,16 @@ class Writer:
         for found in self._folder.scan():
             if self._books.is_closed:
                 return
-            name = self._identified(found)
-            if name is None:
+            try:
+                known.append((self._identified(found), found))
+            except (StateFileError, DiskError):
                 self._remove_found(found)
-            else:
-                known.append((name, found))
+            except OSError as error:
+                self._books.failed("read", error)
+                if error.errno == errno.EIO:
+                    self._remove_found(found)
+                else:
+                    self._count_stuck(found.nbytes)
         known.sort(key=lambda item: (item[0].start, item[0].kind is Kind.SNAPSHOT))  # parents come first
         for i in range(0, len(known), BATCH):
             with self._books.lock:
@@ -125,20 +131,25 @@ class Writer:
             self._books.emit(True, (name for name, _, entry in batch if entry is not None))
         self._make_room(0)
 
-    def _identified(self, found: Found) -> Name | None:
-        """Whose state it is, by its header; None where it is damaged or not what its name says."""
-        try:
-            with self._folder.open_found(found) as file:
-                header, data_size = read_header(file)
-            name = name_of(header)
-        except (OSError, StateFileError, DiskError):
-            return None
-        is_sound = (name.space, file_name(name)) == (found.space, found.file_name)
-        return name if is_sound and header["data"] == data_size else None
+    def _identified(self, found: Found) -> Name:
+        """Whose state it is, by its header. Raises where it is damaged or not what its name says."""
+        with self._folder.open_found(found) as file:
+            header, data_size = read_header(file)
+        name = name_of(header)
+        if (name.space, file_name(name)) != (found.space, found.file_name) or header["data"] != data_size:
+            raise DiskError("the file is damaged or another's")
+        return name
 
     def _remove_found(self, found: Found) -> None:
-        with contextlib.suppress(OSError):
+        try:
             self._folder.remove_found(found)
+        except OSError:
+            self._count_stuck(found.nbytes)
+
+    def _count_stuck(self, nbytes: int) -> None:
+        """A file that is of no use stays and takes room."""
+        with self._books.lock:
+            self._books.index.stuck += nbytes
 
     # --------------------------------------------------------------- writing
 
@@ -153,7 +164,12 @@ class Writer:
                 return
             if not self._is_needed(name, job):
                 continue
-            if not self._write_one(name, job, tensors):
+            try:
+                is_written = self._write_one(name, job, tensors)
+            except BaseException:
+                self._drop(len(job.names) - i - 1)
+                raise
+            if not is_written:
                 self._drop(len(job.names) - i)
                 return
 
@@ -255,13 +271,15 @@ class Writer:
             with books.lock:
                 if not books.discarded:
                     return
-                entry = books.discarded.popleft()
+                entry = books.discarded[0]
             try:
                 self._remove(entry)
             except OSError as error:
-                with books.lock:
-                    books.index.stuck += entry.nbytes
                 books.failed("remove", error)
+                self._count_stuck(entry.nbytes)
+            with books.lock:
+                books.discarded.popleft()
+                books.changed.notify_all()
 
     def _remove(self, entry: Entry) -> None:
         """Remove the file of an entry that is out of the index."""

@@ -1,9 +1,15 @@
-"""Spans and tokens for the tests of the disk tier."""
+"""Stores, spans and tokens for the tests of the disk tier."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import mlx.core as mx
 
+from mlxserver.kv.disk.store import DiskStore
 from mlxserver.kv.kv_type import KV_TYPES, KVType
 from mlxserver.kv.spans import KVSpan
 
@@ -36,3 +42,15 @@ def equal(a: KVSpan, b: KVSpan) -> bool:
         (x.shape, x.dtype) == (y.shape, y.dtype) and bool(mx.array_equal(x, y))
         for x, y in zip(parts_a, parts_b, strict=True)
     )
+
+
+@contextmanager
+def opened(folder: Path, limit: int | None = None, space: str = SPACE, **options: Any) -> Iterator[DiskStore]:
+    store = DiskStore(folder, limit, space, **options)
+    try:
+        assert store.flush(30)
+        yield store
+        assert store.flush(30)
+        store.check()
+    finally:
+        store.close()

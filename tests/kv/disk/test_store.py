@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -15,21 +12,9 @@ from mlxserver.kv.disk.store import DiskStore
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.spans import KVSpan
-from tests.kv.disk.spans import SPACE, equal, numbers, span_of
+from tests.kv.disk.spans import SPACE, equal, numbers, opened, span_of
 
 OTHER = CacheIdentity(adapters=(("a" * 64, 0.5),), tenant="t")
-
-
-@contextmanager
-def opened(folder: Path, limit: int | None = None, space: str = SPACE, **options: Any) -> Iterator[DiskStore]:
-    store = DiskStore(folder, limit, space, **options)
-    try:
-        assert store.flush(30)
-        yield store
-        assert store.flush(30)
-        store.check()
-    finally:
-        store.close()
 
 
 def restored(store: DiskStore, tokens: list[int], identity: CacheIdentity = BASE_IDENTITY) -> KVSpan:
