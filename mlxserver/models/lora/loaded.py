@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,31 +21,25 @@ class LoadedAdapters:
         self._rows = Rows()
         self._sites: dict[str, Site] = {}
         self._checked: set[str] = set()
-        self._count: Counter[str] = Counter()
         self._adapters: dict[str, Adapter] = {}
 
     def add(self, adapter: Adapter) -> None:
-        """``adapter`` was loaded for this model; one that is there already is counted once more.
+        """``adapter`` was loaded for this model; one that is there already is left alone.
 
-        The first one for a layer evaluates a few tokens. Raises AdapterError, changing nothing, for a layer
-        that the model does not simply call.
+        Raises AdapterError, changing nothing, for a layer that the model does not simply call. All rows are
+        the base model's until the next ``use``.
         """
-        if not self._count[adapter.digest]:
-            self._check(adapter)
-            for path, part in adapter.parts.items():
-                self._site(path).parts[adapter.digest] = part
-            self._adapters[adapter.digest] = adapter
-        self._count[adapter.digest] += 1
+        if adapter.digest in self._adapters:
+            return
+        self._check(adapter)
+        for path, part in adapter.parts.items():
+            self._site(path).parts[adapter.digest] = part
+        self._adapters[adapter.digest] = adapter
 
     def remove(self, digest: str) -> None:
-        """Takes it out as often as it was added. All rows are the base model's until the next ``use``."""
-        if not self._count[digest]:
-            raise KeyError(digest)
-        self._count[digest] -= 1
-        if self._count[digest]:
-            return
-        self._rows.forget(digest)
+        """Raises KeyError where it is not there. All rows are the base model's until the next ``use``."""
         adapter = self._adapters.pop(digest)
+        self._rows.forget(digest)
         for path in adapter.parts:
             site = self._sites[path]
             del site.parts[digest]
@@ -56,7 +49,7 @@ class LoadedAdapters:
         used = {id(self._targets[path].block) for path in self._sites}
         for path in adapter.parts:
             block = self._targets[path].block
-            if is_adapted(block) and id(block) not in used:
+            if id(block) not in used and is_adapted(block):
                 restore(block)
 
     def use(self, rows: Sequence[RowAdapters]) -> None:

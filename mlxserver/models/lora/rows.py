@@ -15,7 +15,7 @@ RowAdapters = tuple[tuple[str, float], ...]
 KEPT_JOINS = 2
 """Sets of several adapters whose matrices are kept side by side."""
 KEPT_CHOICES = 8
-"""Batches whose masks are kept, for each set of adapters."""
+"""Batches whose masks are kept."""
 
 Columns = tuple[tuple[str, int, float, mx.Dtype], ...]
 """(digest, rank, own scale, compute type) of each adapter of a layer, in the order of its columns."""
@@ -34,11 +34,10 @@ class Joined:
 
 
 class Active:
-    """The adapters that a batch uses at all: their joined matrices, and the batches made of them."""
+    """The adapters that a batch uses at all, and their joined matrices."""
 
     def __init__(self, digests: tuple[str, ...]) -> None:
         self.digests = digests
-        self.choices: dict[tuple[RowAdapters, ...], Choice] = {}
         self._joined: dict[tuple[str, bool], Joined | None] = {}
 
     def joined(self, path: str, parts: Mapping[str, LowRank], in_head: bool = False) -> Joined | None:
@@ -109,7 +108,9 @@ class Rows:
 
     def __init__(self) -> None:
         self.choice: Choice | None = None
-        self._kept: dict[tuple[str, ...], Active] = {}
+        self._choices: dict[tuple[RowAdapters, ...], Choice] = {}
+        self._actives: dict[tuple[str, ...], Active] = {}
+        """Both in the order of their last use."""
 
     def choose(self, rows: Sequence[RowAdapters]) -> None:
         cleaned = tuple(_cleaned(row) for row in rows)
@@ -118,14 +119,15 @@ class Rows:
     def forget(self, digest: str) -> None:
         """An adapter goes; no row is to use it any more."""
         self.choice = None
-        self._kept = {digests: active for digests, active in self._kept.items() if digest not in digests}
+        for digests in [digests for digests in self._actives if digest in digests]:
+            self._drop(digests)
 
     @contextmanager
     def only(self, row: RowAdapters) -> Iterator[None]:
         """Within, all rows are like ``row``, one of the current ones."""
         whole = self.choice
         assert whole is not None
-        self.choice = self._choice((row,)) if row else None
+        self.choice = Choice(whole.active, (row,)) if row else None
         try:
             yield
         finally:
@@ -133,20 +135,27 @@ class Rows:
 
     def _choice(self, rows: tuple[RowAdapters, ...]) -> Choice:
         active = self._active(tuple(sorted({digest for row in rows for digest, _ in row})))
-        choice = active.choices.pop(rows, None) or Choice(active, rows)
-        active.choices[rows] = choice
-        if len(active.choices) > KEPT_CHOICES:
-            del active.choices[next(iter(active.choices))]
+        choice = self._choices.pop(rows, None) or Choice(active, rows)
+        self._choices[rows] = choice
+        if len(self._choices) > KEPT_CHOICES:
+            del self._choices[next(iter(self._choices))]
         return choice
 
     def _active(self, digests: tuple[str, ...]) -> Active:
         """The last sets of several adapters are kept; single ones have no copies of anything."""
-        active = self._kept.pop(digests, None) or Active(digests)
-        self._kept[digests] = active
-        joins = [kept for kept in self._kept if len(kept) > 1]
+        active = self._actives.pop(digests, None) or Active(digests)
+        self._actives[digests] = active
+        joins = [kept for kept in self._actives if len(kept) > 1]
         if len(joins) > KEPT_JOINS:
-            del self._kept[joins[0]]
+            self._drop(joins[0])
         return active
+
+    def _drop(self, digests: tuple[str, ...]) -> None:
+        """Nothing may hold on to the matrices: they are to be gone at once."""
+        active = self._actives.pop(digests)
+        self._choices = {
+            rows: choice for rows, choice in self._choices.items() if choice.active is not active
+        }
 
 
 def _cleaned(row: RowAdapters) -> RowAdapters:
