@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from pathlib import Path
 
 from mlxserver.options import Exit, Options, parse_command_line, require_model
 from mlxserver.telemetry import log
+
+LEAST_FREE = 64 * 2**20
+"""Bytes that must be free for ``--cache-disk``."""
 
 
 def main() -> int:
@@ -20,6 +25,7 @@ def main() -> int:
         require_model(options)
         check_template(options)
         check_grammar(options)
+        check_cache_disk(options)
     except Exit as end:
         sys.stdout.write(end.stdout)
         sys.stderr.write(end.stderr)
@@ -57,6 +63,24 @@ def check_grammar(options: Options) -> None:
     except GrammarError as error:
         name = "grammar" if options.grammar else "JSON schema"
         raise Exit(1, stderr=f"error: the supplied {name} cannot be used: {error}\n") from None
+
+
+def check_cache_disk(options: Options) -> None:
+    """Raises ``Exit`` for a ``--cache-disk`` that cannot keep anything."""
+    if not options.cache_disk:
+        return
+    from mlxserver.kv.disk.entry import DiskError
+    from mlxserver.kv.disk.folder import Folder
+
+    try:
+        if options.cache_ram == 0:
+            raise DiskError("it needs --cache-ram: what is read goes there")
+        Folder(Path(options.cache_disk)).close()
+        free = shutil.disk_usage(options.cache_disk).free
+        if free < LEAST_FREE:
+            raise DiskError(f"there is no room in {options.cache_disk} ({free >> 20} MiB are free)")
+    except (DiskError, ValueError) as error:
+        raise Exit(1, stderr=f"error: --cache-disk cannot be used: {error}\n") from None
 
 
 if __name__ == "__main__":

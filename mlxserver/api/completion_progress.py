@@ -48,6 +48,7 @@ class RunningCompletion:
         self._probs: list[ProbEntry] = []
         self._id_slot = -1
         self._n_past = 0
+        self._n_disk: int | None = None
         self._n_evaluated = 0
         self._num_ignored = 0
         self._t_start = self._t_prompt = self._t_first = self._t_last = 0.0
@@ -70,7 +71,7 @@ class RunningCompletion:
                 raise error_of(event)
 
     def _begin(self, event: Started) -> list[Update]:
-        self._id_slot, self._n_past = event.slot_id, event.n_past
+        self._id_slot, self._n_past, self._n_disk = event.slot_id, event.n_past, event.n_disk
         self._t_start = self._t_prompt = event.t
         if self._is_child:
             return []
@@ -201,6 +202,7 @@ class RunningCompletion:
             prompt_ms=_milliseconds(self._t_prompt - self._t_start),
             predicted_n=len(self._tokens),
             predicted_ms=self._predicted_ms(),
+            cache_disk_n=self._n_disk,
         )
 
     def _predicted_ms(self) -> float:

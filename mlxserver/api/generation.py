@@ -20,11 +20,13 @@ class Timings:
     prompt_ms: float
     predicted_n: int
     predicted_ms: float
+    cache_disk_n: int | None = None
+    """Of ``cache_n`` those that came from the disk tier; None without one."""
 
     def json(self) -> dict[str, Any]:
         """The ``timings`` object in its key order. The first token is free: rates leave it out."""
         steps = max(self.predicted_n - 1, 0)
-        return {
+        timings: dict[str, Any] = {
             "cache_n": self.cache_n,
             "prompt_n": self.prompt_n,
             "prompt_ms": self.prompt_ms,
@@ -35,6 +37,10 @@ class Timings:
             "predicted_per_token_ms": _ratio(self.predicted_ms, steps),
             "predicted_per_second": 1e3 * _ratio(steps, self.predicted_ms),
         }
+        if self.cache_disk_n is not None:
+            ram_n = self.cache_n - self.cache_disk_n
+            timings["mlxserver"] = {"cache_ram_n": ram_n, "cache_disk_n": self.cache_disk_n}
+        return timings
 
 
 @dataclass(frozen=True, slots=True)

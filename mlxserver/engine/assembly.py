@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,10 +16,14 @@ from mlxserver.engine.cache_types import cache_types
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
+from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.slot_actions import SlotActions
 from mlxserver.engine.state_space import state_space
+from mlxserver.engine.tier import DiskTier
+from mlxserver.engine.write_behind import WriteBehind
+from mlxserver.kv.disk.entry import DiskError
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.caches import cache_maker
@@ -38,12 +43,14 @@ class Parts:
     scheduler: Scheduler
     runner: Runner
     actions: SlotActions
+    writes: WriteBehind | None
 
 
 class Assembly:
-    """Raises ModelError where the model cannot be served as the options ask."""
+    """``post`` gets what was read from disk. Raises ModelError where the model cannot be served as the
+    options ask."""
 
-    def __init__(self, model: Model, config: EngineConfig) -> None:
+    def __init__(self, model: Model, config: EngineConfig, post: Callable[[Arrived], None]) -> None:
         self._model = model
         self._config = config
         self._make_cache = cache_maker(model.module, config.swa_full)
@@ -51,6 +58,7 @@ class Assembly:
         self._space = state_space(model, config)
         self.adapters = AdapterActions(model)
         self.blocks = BlockWatch(self._space) if config.kv_events else None
+        self._tier = _disk_tier(model, config, self._space, post)
 
     def build(self) -> Parts:
         """Empty slots, an empty trie."""
@@ -58,16 +66,26 @@ class Assembly:
         states = self._states()
         _check_shift(config, states)
         trie = _trie(config, self.blocks)
-        scheduler = Scheduler(config, states, tokenizer.eog_ids, trie=trie, adds_bos=tokenizer.add_bos)
+        tier, writes = self._tier, None
+        if tier is not None:
+            writes = WriteBehind(tier.store, states, tier.queue_limit)
+        scheduler = Scheduler(
+            config,
+            states,
+            tokenizer.eog_ids,
+            trie=trie,
+            adds_bos=tokenizer.add_bos,
+            tier=tier.of(states, trie) if tier and trie else None,
+            on_release=writes.note if writes else lambda slot: None,
+        )
         # a padded head is wider than the vocabulary
         width = tokenizer.n_vocab if model.is_encoder else self._logits().shape[-1]
         sampler = Sampler(width, tokenizer.eog_ids, tokenizer)
         embedder = Embedder(model, config.pooling) if config.embedding else None
-        mover = Mover(states, trie)
+        mover = Mover(states, trie, writes)
         runner = Runner(model.module, states, mover, sampler, self.adapters.loaded, self._alone, embedder)
-        return Parts(
-            scheduler, runner, SlotActions(model, config, self._space, states, mover, scheduler.reuse)
-        )
+        actions = SlotActions(model, config, self._space, states, mover, scheduler.reuse)
+        return Parts(scheduler, runner, actions, writes)
 
     def rebuild(self) -> Parts:
         """As ``build``; raises whatever the model raises where it cannot evaluate a token any more."""
@@ -76,6 +94,11 @@ class Assembly:
         if self.blocks:
             self.blocks.lose()
         return self.build()
+
+    def close(self, seconds: float) -> None:
+        """Let go of the disk; what waits to be written may take so long."""
+        if self._tier is not None:
+            self._tier.close(seconds)
 
     def _states(self) -> SlotStates:
         return SlotStates(self._make_cache, self._config.n_slots, *self._types, self._find_rotations)
@@ -104,6 +127,20 @@ class Assembly:
             log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
             return True
         return False
+
+
+def _disk_tier(
+    model: Model, config: EngineConfig, space: str, post: Callable[[Arrived], None]
+) -> DiskTier | None:
+    if not config.cache_disk:
+        return None
+    if model.is_encoder:
+        log.warning("--cache-disk has no effect: an encoder keeps no state")
+        return None
+    try:
+        return DiskTier(config, space, post)
+    except DiskError as error:
+        raise ModelError(f"--cache-disk: {error}") from error
 
 
 def _check_shift(config: EngineConfig, states: SlotStates) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mlxserver.engine.prefetch_policy import PolicyName
+
 CONTEXT_STEP = 256
 """Context sizes are rounded up to a multiple of this."""
 AUTO_PARALLEL = 4
@@ -41,6 +43,13 @@ class EngineConfig:
     max_loras: int = 0
     """Different adapters at work in one step; 0: any number."""
     kv_events: bool = False
+    cache_disk: str = ""
+    """Folder of the disk tier; empty without one."""
+    cache_disk_size: int = 0
+    """MiB; 0 is without bound."""
+    cache_disk_prefetch: PolicyName = "best-effort"
+    cache_disk_timeout: int = 0
+    """Milliseconds."""
     embedding: bool = False
     pooling: str = "none"
     has_logits: bool = True
@@ -85,6 +94,10 @@ class EngineConfig:
             lora=tuple(path for path, _ in options.lora),
             max_loras=options.max_loras,
             kv_events=options.kv_events,
+            cache_disk=options.cache_disk,
+            cache_disk_size=options.cache_disk_size,
+            cache_disk_prefetch=options.cache_disk_prefetch,
+            cache_disk_timeout=options.cache_disk_timeout,
             embedding=options.embedding,
             pooling=options.pooling or model_pooling or "none",
             has_logits=has_logits,

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from mlxserver.kv.identity import CacheIdentity
 
-MIB = 2**20
-
 
 class BlockRef(Protocol):
     """A stored file: the state of the tokens ``[start, end)``, or the one after the last of them."""
@@ -43,12 +41,45 @@ class DiskMatch(Protocol):
     def snapshot(self) -> BlockRef | None: ...
 
 
-class DiskIndex(Protocol):
+class HeldOnDisk(Protocol):
+    """Files and bytes of files: held now, or totals since the start."""
+
+    @property
+    def blocks(self) -> int: ...
+
+    @property
+    def snapshots(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def limit(self) -> int | None: ...
+
+    @property
+    def written(self) -> int: ...
+
+    @property
+    def written_bytes(self) -> int: ...
+
+    @property
+    def removed(self) -> int: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    @property
+    def failed(self) -> int: ...
+
+
+class Disk(Protocol):
     """Answers without I/O."""
 
     def find(self, identity: CacheIdentity, tokens: Sequence[int], cuts: bool) -> DiskMatch:
         """The longest stored prefix. ``cuts``: state can be cut anywhere; else it ends at a snapshot."""
         ...
+
+    def stats(self) -> HeldOnDisk: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from mlxserver.engine.mailbox import (
     Submit,
     UnloadAdapter,
 )
+from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Snapshot
@@ -40,6 +41,8 @@ log = logging.getLogger("mlxserver.srv")
 
 MAX_FAILURES = 3
 """Errors outside every task, one after the other with nothing done between them, that end the engine."""
+LAST_WRITES_SECONDS = 3.0
+"""How long writing state to disk may take once the engine stops."""
 
 
 class Engine:
@@ -107,9 +110,10 @@ class Engine:
             return self._scheduler.snapshot(self._shows_tokens, self._n_posted - self._n_read)
 
     def _main(self) -> None:
+        assembly = None
         try:
             model, config = self._load()
-            assembly = Assembly(model, config)
+            assembly = Assembly(model, config, self.post)
             self._blocks = assembly.blocks
             parts = assembly.build()
             self._scheduler = parts.scheduler
@@ -118,6 +122,8 @@ class Engine:
         except BaseException as error:  # a panic of a native library is no Exception
             self._on_failed(error)
         finally:
+            if assembly is not None:
+                assembly.close(LAST_WRITES_SECONDS)
             mx.clear_streams()  # a stream that outlives its thread aborts the process at its end
 
     # ------------------------------------------------------------ failures
@@ -143,6 +149,8 @@ class Engine:
                 self._n_failures += 1
                 if self._n_failures >= MAX_FAILURES:
                     raise
+        if not spoilt:
+            _write_all(parts)
 
     def _replace(self, old: Scheduler, parts: Parts) -> Parts:
         """The tasks that wait for a slot lose nothing, so they go on waiting."""
@@ -160,12 +168,14 @@ class Engine:
         """Read the mail, launch a step, take in what the one before gave."""
         scheduler, runner = parts.scheduler, parts.runner
         self._tend(scheduler, adapters)
+        if parts.writes is not None:
+            parts.writes.work()
         idle = all(slot.is_idle for slot in scheduler.slots) and not self._actions
-        rests = self._pending is None and idle
+        rests = self._pending is None and idle and not (parts.writes and parts.writes.is_busy)
         if rests:
             scheduler.check()
             self._n_failures = 0
-        self._read_mail(scheduler, wait=rests)
+        self._read_mail(scheduler, _patience(parts) if rests else 0.0)
         self._act(parts)
         if self._pending and runner.needs_host(self._pending.plan.decodes):
             self._commit(parts, self._pending, None)
@@ -194,11 +204,12 @@ class Engine:
             scheduler.commit(plan, result)
         self._flush(scheduler)
 
-    def _read_mail(self, scheduler: Scheduler, wait: bool) -> None:
+    def _read_mail(self, scheduler: Scheduler, seconds: float | None) -> None:
+        """Wait for a first message, for ever where ``seconds`` is None."""
         try:
             while True:
-                message = self._mailbox.get(block=wait)
-                wait = False
+                message = self._mailbox.get(block=seconds != 0, timeout=seconds)
+                seconds = 0.0
                 with self._lock:
                     self._handle(scheduler, message)
         except queue.Empty:
@@ -248,6 +259,8 @@ class Engine:
                 self._actions.append(message)
             case LoadAdapter() | UnloadAdapter():
                 self._adapter_wishes.append(message)
+            case Arrived():
+                scheduler.arrived(message)
             case Close():
                 self._closing = True
 
@@ -258,6 +271,21 @@ class Engine:
             self._blocks.look(scheduler.slots)
             if changes := self._blocks.take():
                 self._emit_blocks(changes)
+
+
+def _patience(parts: Parts) -> float | None:
+    """Seconds until there is something to do although no message comes; None for never."""
+    times = [parts.scheduler.wake_at, parts.writes.wake_at if parts.writes else None]
+    soonest = min((each for each in times if each is not None), default=None)
+    return None if soonest is None else max(0.0, soonest - time.perf_counter())
+
+
+def _write_all(parts: Parts) -> None:
+    """At the end: what tasks that are under way have evaluated is worth keeping too."""
+    if parts.writes is not None:
+        for task_id in parts.scheduler.running():
+            parts.scheduler.cancel(task_id)
+        parts.writes.finish(LAST_WRITES_SECONDS / 3)
 
 
 def _outcome(adapters: AdapterActions, path: str) -> AdapterInfo | str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mlxserver.engine.reader import Arrived
 from mlxserver.engine.task import Task
 
 ENGINE_THREAD = "engine"
@@ -96,4 +97,4 @@ class Close:
     """End the thread after the step that it is in."""
 
 
-Message = Submit | Cancel | StopAt | EndReasoning | SlotAction | LoadAdapter | UnloadAdapter | Close
+Message = Submit | Cancel | StopAt | EndReasoning | SlotAction | LoadAdapter | UnloadAdapter | Arrived | Close

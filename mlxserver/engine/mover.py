@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlxserver.engine.plan import Copy, Cut, Discard, Load, Move, Save
+from mlxserver.engine.write_behind import WriteBehind
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.spans import KVSnapshot, KVSpan
 from mlxserver.kv.trie import Node, PrefixTrie
@@ -11,9 +12,12 @@ from mlxserver.kv.trie import Node, PrefixTrie
 class Mover:
     """Everything it brings or stores is state of the named tokens; nothing is evaluated for it."""
 
-    def __init__(self, states: SlotStates, trie: PrefixTrie | None) -> None:
+    def __init__(
+        self, states: SlotStates, trie: PrefixTrie | None, writes: WriteBehind | None = None
+    ) -> None:
         self._states = states
         self._trie = trie
+        self._writes = writes
 
     def carry_out(self, move: Move) -> None:
         match move:
@@ -48,6 +52,8 @@ class Mover:
             lambda start, end: states.read_span(move.slot, start, end),
             snapshot,
         )
+        if self._writes is not None:
+            self._writes.saved(move.slot, move.identity, move.tokens, snapshot)
 
     def _load(self, move: Load) -> None:
         assert self._trie is not None

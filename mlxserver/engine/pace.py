@@ -15,7 +15,8 @@ class Pace:
 
     def __init__(self) -> None:
         self._decode_seconds = 0.0
-        self._seconds_per_token = 0.0
+        self.seconds_per_token = 0.0
+        """Of a prompt; 0 before the first one."""
 
     def ran(self, seconds: float, n_chunk: int, n_decodes: int) -> None:
         """A step with ``n_chunk`` prompt tokens and ``n_decodes`` rows took ``seconds``."""
@@ -25,14 +26,14 @@ class Pace:
             own = max(seconds - (self._decode_seconds if n_decodes else 0.0), seconds / 10)
             # tokens cost more the longer their prompt is: follow a rise at once
             cost = own / n_chunk
-            self._seconds_per_token = max(cost, _smooth(self._seconds_per_token, cost))
+            self.seconds_per_token = max(cost, _smooth(self.seconds_per_token, cost))
 
     def budget(self, streams_run: bool, most: int) -> int:
         """Prompt tokens for a step, at most ``most``."""
-        if not self._seconds_per_token:
+        if not self.seconds_per_token:
             return min(most, 2 * SMALLEST_CHUNK)
         seconds = PROMPT_SHARE * self._decode_seconds if streams_run else LONGEST_CHUNK_SECONDS
-        return min(most, max(SMALLEST_CHUNK, int(seconds / self._seconds_per_token)))
+        return min(most, max(SMALLEST_CHUNK, int(seconds / self.seconds_per_token)))
 
 
 def _smooth(old: float, new: float) -> float:

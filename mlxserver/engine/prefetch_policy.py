@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,29 +21,28 @@ STOP_REASONS: tuple[StopReason, ...] = ("complete", "scheduled", "timeout", "can
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPolicy:
-    """``seconds``: the budget of ``timeout``, from when the request entered the queue.
-
-    ``seconds_per_token`` tells what evaluating a prompt's token takes; 0 while that is not known.
-    """
+    """``seconds``: the budget of ``timeout``, from when the request entered the queue."""
 
     name: PolicyName
     seconds: float
-    seconds_per_token: Callable[[], float]
 
     @property
     def reason(self) -> StopReason:
         """What a stop at the deadline is called."""
         return "timeout" if self.name == "timeout" else "scheduled"
 
-    def deadline(self, t_entered: float, t_ready: float | None, n_gained: int) -> float:
+    def deadline(
+        self, t_entered: float, t_ready: float | None, n_gained: int, seconds_per_token: float
+    ) -> float:
         """When to go on without what has not arrived by then.
 
         ``t_ready``: when the request could first have been started; None before that. ``n_gained``: tokens
-        that came into reach since. So best-effort never ends later than evaluating all would have, but by
-        the time that evaluating one chunk takes: it goes on only while the disk is faster than the model.
+        that came into reach since. ``seconds_per_token``: what evaluating a prompt takes; 0 while that is
+        not known. So best-effort goes on while the disk is faster than the model, and a request is later
+        than without a disk by the time that evaluating one chunk takes at most.
         """
         if self.name == "timeout":
             return t_entered + self.seconds
         if self.name == "wait" or t_ready is None:
             return math.inf
-        return t_ready + (n_gained + CHUNK_TOKENS) * (self.seconds_per_token() or UNKNOWN_SECONDS_PER_TOKEN)
+        return t_ready + (n_gained + CHUNK_TOKENS) * (seconds_per_token or UNKNOWN_SECONDS_PER_TOKEN)

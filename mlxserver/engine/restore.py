@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from mlxserver.engine.disk_tier import BlockRef, DiskIndex, DiskMatch, Part
+from mlxserver.engine.disk_tier import BlockRef, Disk, DiskMatch, Part
 from mlxserver.engine.prefetch_policy import PrefetchPolicy
 from mlxserver.engine.reader import Reading
 from mlxserver.engine.task import Task
@@ -33,7 +33,7 @@ class ReadsAhead(Protocol):
 class Tier:
     """What restores are made of."""
 
-    index: DiskIndex
+    disk: Disk
     reader: ReadsAhead
     publish: Publish
     policy: PrefetchPolicy

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mlxserver.engine.disk_tier import Part
+from mlxserver.engine.disk_tier import HeldOnDisk, Part
 from mlxserver.engine.prefetch_policy import STOP_REASONS, StopReason
+from mlxserver.engine.task import DiskStats
 
 
 @dataclass(slots=True)
@@ -34,6 +35,26 @@ class RestoreBooks:
     def waste(self, parts: Iterable[Part]) -> None:
         for part in parts:
             self.wasted.add(part)
+
+    def stats(self, held: HeldOnDisk) -> DiskStats:
+        return DiskStats(
+            blocks=held.blocks + held.snapshots,
+            nbytes=held.nbytes,
+            limit=-1 if held.limit is None else held.limit,
+            written_blocks=held.written,
+            written_bytes=held.written_bytes,
+            removed_blocks=held.removed,
+            dropped_blocks=held.dropped,
+            errors=held.failed,
+            read_blocks=self.read.files,
+            read_bytes=self.read.nbytes,
+            hit_blocks=self.hit.files,
+            hit_bytes=self.hit.nbytes,
+            wasted_blocks=self.wasted.files,
+            wasted_bytes=self.wasted.nbytes,
+            prefetch_seconds=self.seconds,
+            prefetches={str(reason): n for reason, n in self.stops.items()},
+        )
 
     def check(self, held: Iterable[Part]) -> None:
         """Raise AssertionError where something that was read is nowhere."""

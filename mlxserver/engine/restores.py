@@ -17,7 +17,7 @@ from mlxserver.engine.prefetch_policy import CHUNK_BLOCKS, StopReason
 from mlxserver.engine.reader import Arrived, Reading
 from mlxserver.engine.restore import Restore, Tier, affordable, missing_of
 from mlxserver.engine.restore_books import RestoreBooks
-from mlxserver.engine.task import Task
+from mlxserver.engine.task import DiskStats, Task
 
 log = logging.getLogger("mlxserver.srv")
 
@@ -28,9 +28,17 @@ LEAST_GAIN = 16
 class Restores:
     """Without a disk tier nobody ever waits here, and nothing happens."""
 
-    def __init__(self, tier: Tier | None, held: Callable[[Task], int], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        tier: Tier | None,
+        held: Callable[[Task], int],
+        seconds_per_token: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        """``held`` tells how many tokens of a prompt memory gives."""
         self._tier = tier
         self._held = held
+        self._seconds_per_token = seconds_per_token
         self._clock = clock
         self._serials = itertools.count()
         self._restores: dict[int, Restore] = {}
@@ -171,6 +179,12 @@ class Restores:
         kept = (part for each in self._restores.values() for part in (*each.published, *each.arrived))
         self.books.check(kept)
 
+    def stats(self) -> DiskStats | None:
+        """None without a disk tier."""
+        if self._tier is None:
+            return None
+        return self.books.stats(self._tier.disk.stats())
+
     @property
     def has_pins(self) -> bool:
         """Whether nodes of the trie are pinned for a task that waits."""
@@ -188,14 +202,15 @@ class Restores:
 
     def _deadline(self, restore: Restore) -> float:
         assert self._tier is not None
-        return self._tier.policy.deadline(restore.t_entered, restore.t_ready, restore.n - restore.n_ready)
+        gained, cost = restore.n - restore.n_ready, self._seconds_per_token()
+        return self._tier.policy.deadline(restore.t_entered, restore.t_ready, gained, cost)
 
     def _look(self, tier: Tier, restore: Restore) -> None:
         """Find what could be read. A restore for which that is nothing is settled."""
         task = restore.task
         most = task.n_reusable
         # of a block that ends with the token behind the reusable ones all but that is of use
-        match = tier.index.find(task.identity, task.tokens[: most + tier.cuts], tier.cuts)
+        match = tier.disk.find(task.identity, task.tokens[: most + tier.cuts], tier.cuts)
         gains = match.n > 0 and min(match.n, most) >= self._held(task) + LEAST_GAIN
         restore.match, restore.is_settled = (match, False) if gains else (None, True)
         restore.n = self._in_reach(tier, restore)

@@ -58,18 +58,21 @@ class Scheduler:
         trie: PrefixTrie | None = None,
         adds_bos: bool = False,
         tier: Tier | None = None,
+        on_release: Callable[[Slot], None] = lambda slot: None,
     ) -> None:
+        """``on_release`` is told of each slot whose task ended, when it holds what it is to keep."""
         self._config = config
         self._states = states
         self._eog_ids = eog_ids
         self._clock = clock
+        self._on_release = on_release
         self._events: list[Event] = []
         self.slots = [Slot(i, config.n_ctx_slot, config.context_shift) for i in range(config.n_slots)]
         self.reuse = Reuse(states, self.slots, trie)
-        self.restores = Restores(tier, self.reuse.in_memory, clock)
+        self.pace = Pace()
+        self.restores = Restores(tier, self.reuse.in_memory, lambda: self.pace.seconds_per_token, clock)
         self._placement = Placement(config, self.slots, self.restores)
         self._tally = Tally()
-        self.pace = Pace()
         self._context_shifts = ContextShifts(config, self.slots, adds_bos)
         self._cells = Cells(config, self.slots, self.reuse)
         self._prompts = Prompts(config, states, self.slots, self.reuse, self.pace)
@@ -122,6 +125,11 @@ class Scheduler:
         """The ids of the tasks in slots."""
         return [slot.task_id for slot in self.slots if not slot.is_idle]
 
+    @property
+    def wake_at(self) -> float | None:
+        """When to plan again although no message came, by the clock; None for never."""
+        return self.restores.wake_at
+
     def adapters_in_use(self) -> set[str]:
         """Digests of the adapters of all tasks that run or wait."""
         return self._placement.adapters_in_use()
@@ -142,7 +150,8 @@ class Scheduler:
         n_free = sum(slot.is_free for slot in self.slots)
         slots = tuple(slot.view(with_tokens) for slot in self.slots)
         n_deferred = len(self._placement.waiting) + max(0, n_arriving - n_free)
-        return Snapshot(slots, self._tally.counters, n_deferred, self.reuse.stats(), self._tally.adapters)
+        cache, disk = self.reuse.stats(), self.restores.stats()
+        return Snapshot(slots, self._tally.counters, n_deferred, cache, disk, self._tally.adapters)
 
     def check(self) -> None:
         """While nothing runs: raise AssertionError where the books of slots and trie do not add up."""
@@ -360,6 +369,7 @@ class Scheduler:
         del slot.generated[n:]
         slot.state, slot.parent, slot.children = SlotState.IDLE, None, []
         slot.t_last_used = self._clock()
+        self._on_release(slot)
         self._placement.place_waiting(slot)
 
     def _kept(self, slot: Slot, n_generated: int) -> list[int]:

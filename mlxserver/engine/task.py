@@ -193,6 +193,33 @@ class CacheStats:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskStats:
+    """The disk tier: what it holds now, and totals since the start. Snapshots count as blocks."""
+
+    blocks: int = 0
+    nbytes: int = 0
+    limit: int = -1
+    """Bytes; -1 without bound."""
+    written_blocks: int = 0
+    written_bytes: int = 0
+    removed_blocks: int = 0
+    dropped_blocks: int = 0
+    """Not written for want of room or because of errors."""
+    errors: int = 0
+    read_blocks: int = 0
+    read_bytes: int = 0
+    hit_blocks: int = 0
+    """Read and taken over by the prompt that they were read for."""
+    hit_bytes: int = 0
+    wasted_blocks: int = 0
+    """Read and not taken over."""
+    wasted_bytes: int = 0
+    prefetch_seconds: float = 0.0
+    prefetches: Mapping[str, int] = field(default_factory=dict)
+    """Prompts for which something was to be read, by how that ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterCounters:
     """Totals of the tasks that used an adapter and have ended."""
 
@@ -211,5 +238,7 @@ class Snapshot:
     deferred: int
     """Tasks that wait for a slot."""
     cache: CacheStats = CacheStats()
+    disk: DiskStats | None = None
+    """None without a disk tier."""
     adapters: Mapping[str, AdapterCounters] = field(default_factory=dict)
     """By the adapter's digest."""

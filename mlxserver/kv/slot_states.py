@@ -61,6 +61,11 @@ class SlotStates:
         return not self._uncut
 
     @property
+    def has_spans(self) -> bool:
+        """Whether some layer is plain attention."""
+        return bool(self._plain)
+
+    @property
     def cannot_shift(self) -> str:
         """Why no state can be moved to other positions; empty where it can."""
         return self._shifter.reason

@@ -16,6 +16,7 @@ def finish(builder: Builder) -> None:
     _slots(builder)
     _names(builder)
     _tls(builder)
+    _cache_disk(builder)
 
 
 def _escapes(builder: Builder) -> None:
@@ -63,3 +64,10 @@ def _names(builder: Builder) -> None:
 def _tls(builder: Builder) -> None:
     if bool(builder.values["ssl_key_file"]) != bool(builder.values["ssl_cert_file"]):
         builder.notices.warning("TLS is off: it needs both --ssl-key-file and --ssl-cert-file")
+
+
+def _cache_disk(builder: Builder) -> None:
+    details = ("cache_disk_size", "cache_disk_prefetch", "cache_disk_timeout")
+    given = [f"--{name.replace('_', '-')}" for name in details if name in builder.given]
+    if given and not builder.values["cache_disk"]:
+        builder.notices.warning(f"{', '.join(given)}: no effect without --cache-disk")

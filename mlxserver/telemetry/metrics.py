@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from mlxserver.engine.task import Counters, Snapshot
+from mlxserver.engine.task import Counters, DiskStats, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 DURATIONS = (0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -40,6 +40,25 @@ CACHE = (
     ("cache_snapshots", "snapshots", "gauge", "Stored states that cannot be cut (windows, recurrent layers)"),
 )
 """(name, field of ``CacheStats``, kind, help)."""
+
+DISK = (
+    ("cache_disk_blocks", "blocks", "gauge", "Files in --cache-disk"),
+    ("cache_disk_bytes", "nbytes", "gauge", "Bytes of these files"),
+    ("cache_disk_limit_bytes", "limit", "gauge", "Most bytes (--cache-disk-size); -1 without bound"),
+    ("cache_disk_written_blocks", "written_blocks", "counter", "Blocks and snapshots written"),
+    ("cache_disk_written_bytes", "written_bytes", "counter", "Bytes written"),
+    ("cache_disk_removed_blocks", "removed_blocks", "counter", "Blocks and snapshots removed"),
+    ("cache_disk_dropped_blocks", "dropped_blocks", "counter", "Blocks and snapshots that were not written"),
+    ("cache_disk_errors", "errors", "counter", "Reads and writes that an error ended"),
+    ("cache_disk_read_blocks", "read_blocks", "counter", "Blocks and snapshots read"),
+    ("cache_disk_read_bytes", "read_bytes", "counter", "Bytes of state read"),
+    ("cache_disk_hit_blocks", "hit_blocks", "counter", "Of these, those that their prompt took over"),
+    ("cache_disk_hit_bytes", "hit_bytes", "counter", "Bytes of these"),
+    ("cache_disk_wasted_blocks", "wasted_blocks", "counter", "Of these, those that their prompt did not use"),
+    ("cache_disk_wasted_bytes", "wasted_bytes", "counter", "Bytes of these"),
+    ("cache_disk_prefetch_seconds", "prefetch_seconds", "counter", "Seconds spent on reading ahead"),
+)
+"""(name, field of ``DiskStats``, kind, help)."""
 
 ADAPTERS = (
     ("lora_requests", "requests", "Requests that used the adapter and have ended"),
@@ -98,6 +117,8 @@ class _EngineCollector(Collector):
             metric = Metric(f"mlxserver:{name}", help, kind)
             metric.samples.append(Sample(_sample_name(metric), {}, getattr(self._snapshot.cache, field)))
             yield metric
+        if self._snapshot.disk is not None:
+            yield from _disk(self._snapshot.disk)
         yield from self._adapters(self._snapshot)
 
     def _adapters(self, snapshot: Snapshot) -> Iterator[Metric]:
@@ -165,6 +186,18 @@ class Metrics:
 
 def _rate(count: float, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
+
+
+def _disk(stats: DiskStats) -> Iterator[Metric]:
+    for name, field, kind, help in DISK:
+        metric = Metric(f"mlxserver:{name}", help, kind)
+        metric.samples.append(Sample(_sample_name(metric), {}, getattr(stats, field)))
+        yield metric
+    help = "Prompts for which something was to be read, by how that ended"
+    metric = Metric("mlxserver:cache_disk_prefetches", help, "counter")
+    for reason, n in stats.prefetches.items():
+        metric.samples.append(Sample(_sample_name(metric), {"end": reason}, n))
+    yield metric
 
 
 def _metric(name: str, help: str, kind: str, value: float) -> Metric:

@@ -71,6 +71,7 @@ class FakeRun:
     failure: Failed | None = None
     children: tuple[FakeRun, ...] = ()
     n_past: int = 0
+    n_disk: int | None = None
     hangs_after: int | None = None
     shifted_after: int | None = None
     cancelled: bool = False
@@ -93,7 +94,8 @@ class FakeRun:
         n_prompt = len(self.task.tokens)
         if n_prompt == 0:
             return [Finished(self.task_id, "none", False, 0, self._clock())]
-        events: list[Event] = [Started(self.task_id, self.slot_id, n_prompt, self.n_past, self._clock())]
+        past = self.n_past, self._clock(), self.n_disk
+        events: list[Event] = [Started(self.task_id, self.slot_id, n_prompt, *past)]
         if self.task.return_progress:
             events += [
                 PromptProgress(self.task_id, n_prompt, self.n_past, min(done, n_prompt), self._clock())

@@ -55,6 +55,13 @@ def test_timings_add_up() -> None:
     assert timings["predicted_per_token_ms"] == pytest.approx(10)
     assert timings["predicted_per_second"] == pytest.approx(100)
     assert timings["prompt_per_second"] == pytest.approx(200)
+    assert "mlxserver" not in timings
+
+
+def test_with_a_disk_tier_timings_tell_where_reused_tokens_came_from() -> None:
+    timings = native(FakeEngine("abcd", n_past=2, n_disk=1)).json()["timings"]
+    assert timings["mlxserver"] == {"cache_ram_n": 1, "cache_disk_n": 1}
+    assert timings["cache_n"] + timings["prompt_n"] == 3
 
 
 def test_end_token_counts_and_has_no_text() -> None:

@@ -138,7 +138,7 @@ def route_of(method: str, path: str) -> Route:
 def test_answers_and_events_have_no_other_keys(path: str, body: dict[str, Any], stream: bool) -> None:
     route = route_of("POST", path)
     api = route.gives or route.takes
-    client = served("--jinja", engine=FakeEngine([*b"ok", EOS]))
+    client = served("--jinja", engine=FakeEngine([*b"ok", EOS], n_disk=0))
     answer = client.post(path, json={**body, "stream": stream})
     assert answer.status_code == 200, answer.text
     shown = events(answer) if stream else [answer.json()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from mlxserver.engine.disk_tier import Part
@@ -54,6 +55,19 @@ class Shelf:
                     n, self._blocks(owner, sequence[:n]), None if cuts else self._end(owner, sequence)
                 )
         return best
+
+    def stats(self) -> Any:
+        return SimpleNamespace(
+            blocks=3,
+            snapshots=1,
+            nbytes=99,
+            limit=None,
+            written=5,
+            written_bytes=50,
+            removed=0,
+            dropped=1,
+            failed=2,
+        )
 
     def _blocks(self, owner: CacheIdentity, tokens: tuple[int, ...]) -> tuple[Ref, ...]:
         ends = [*range(BLOCK_TOKENS, len(tokens), BLOCK_TOKENS), len(tokens)]
@@ -187,10 +201,11 @@ class Tiered(Harness):
         **changes: Any,
     ) -> None:
         self.shelf, self.reader, self.time = Shelf(), ScriptedReader(), StillClock()
-        self.policy = PrefetchPolicy(policy, seconds, lambda: token_seconds)
+        self.policy = PrefetchPolicy(policy, seconds)
         tier = self.make_tier(cuts, limit)
         fields = {"n_ctx_slot": 4096, "n_ctx": 8192, **changes}
         super().__init__(AnyCut() if cuts else NoCut(), self.trie, self.time, tier, **fields)
+        self.scheduler.pace.seconds_per_token = token_seconds
 
     def make_tier(self, cuts: bool, limit: int | None) -> Tier:
         """On a trie that is empty."""

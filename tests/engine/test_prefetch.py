@@ -591,7 +591,7 @@ def test_twenty_requests_at_once_under_a_tiny_budget(policy: Any, cuts: bool, se
 
 def test_a_policy_names_its_stop() -> None:
     for name, reason in (("best-effort", "scheduled"), ("timeout", "timeout")):
-        assert PrefetchPolicy(name, 1.0, lambda: 1.0).reason == reason  # type: ignore[arg-type]
+        assert PrefetchPolicy(name, 1.0).reason == reason  # type: ignore[arg-type]
 
 
 def test_the_state_that_was_read_is_loaded_like_any_other() -> None:

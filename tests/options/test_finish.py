@@ -96,3 +96,9 @@ def test_embeddings_take_one_physical_batch() -> None:
     builder = finished(embedding=True)
     assert builder.values["batch_size"] == builder.values["ubatch_size"] == 512
     assert len(builder.notices) == 2
+
+
+def test_details_of_a_disk_cache_without_one_are_told_of() -> None:
+    lines = [notice.text for notice in parse("--cache-disk-size", "5").notices]
+    assert lines == ["--cache-disk-size: no effect without --cache-disk"]
+    assert parse("--cache-disk-size", "5", "--cache-disk", "x").notices == ()

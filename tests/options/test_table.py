@@ -67,6 +67,10 @@ def test_own_options_are_few() -> None:
         "max_loras",
         "lora_dir",
         "kv_events",
+        "cache_disk",
+        "cache_disk_size",
+        "cache_disk_prefetch",
+        "cache_disk_timeout",
     ]
     assert all(row.env and row.env.startswith("MLXSERVER_") for row in own_rows())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mlxserver.engine.task import AdapterCounters, Counters, SlotView, Snapshot
+from mlxserver.engine.task import AdapterCounters, Counters, DiskStats, SlotView, Snapshot
 from mlxserver.options.table import compat_text
 from mlxserver.telemetry.metrics import Metrics
 
@@ -87,9 +87,22 @@ def test_types_are_those_of_the_manifest() -> None:
         assert told is (row["state"] == "honoured"), row["name"]
 
 
+DISK = DiskStats(
+    7, 700, -1, read_blocks=5, hit_blocks=3, wasted_blocks=2, prefetches={"complete": 4, "timeout": 1}
+)
+
+
+def test_the_disk_tier_is_told_of_where_there_is_one() -> None:
+    assert "cache_disk" not in Metrics().render(Snapshot((), Counters(), 0))
+    text = Metrics().render(Snapshot((), Counters(), 0, disk=DISK))
+    assert "\nmlxserver:cache_disk_limit_bytes -1\n" in text
+    assert "\nmlxserver:cache_disk_hit_blocks_total 3\n" in text
+    assert '\nmlxserver:cache_disk_prefetches_total{end="timeout"} 1\n' in text
+
+
 def with_adapters(n: int) -> Snapshot:
     counters = {str(i): AdapterCounters(1, 10, 100) for i in range(n)}
-    return Snapshot((), Counters(), 0, adapters=counters)
+    return Snapshot((), Counters(), 0, disk=DISK, adapters=counters)
 
 
 def test_every_metric_of_our_own_has_a_row_and_every_row_a_metric() -> None:
