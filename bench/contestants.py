@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,13 +37,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(name: str, model: Path, logs: Path) -> Iterator[tuple[str, float]]:
-    """The server's address, and the seconds until it said that it is well."""
+def serving(name: str, model: Path, logs: Path, extra: Sequence[str] = ()) -> Iterator[tuple[str, float]]:
+    """The server's address, and the seconds until it said that it is well. ``extra``: more arguments."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     start = time.perf_counter()
     with (logs / f"{name}.log").open("a") as log:
-        process = subprocess.Popen(SERVERS[name](model, port), stdout=log, stderr=subprocess.STDOUT)
+        command = [*SERVERS[name](model, port), *extra]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
         while not is_ready(url):
             if process.poll() is not None or time.perf_counter() - start > 180:

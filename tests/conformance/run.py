@@ -35,6 +35,7 @@ AREAS = tuple(
         "slots",
         "save",
         "shift",
+        "lora",
     )
 )
 EXPECTED_FAILURES = Path(__file__).with_name("expected_failures.txt")
