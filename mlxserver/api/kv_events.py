@@ -27,7 +27,8 @@ async def kv_events(request: Request, state: ServerState) -> Response:
 
 async def _events(state: ServerState) -> AsyncGenerator[bytes]:
     engine = state.engine
-    start = {"block_size": BLOCK_TOKENS, "root": engine.block_root.hex()}
+    adapters = [{"id": listed.id, "digest": listed.info.digest} for listed in state.adapters]
+    start = {"block_size": BLOCK_TOKENS, "root": engine.block_root.hex(), "adapters": adapters}
     yield frame(NamedEvent("start", start))
     async for changes in engine.blocks.listen():
         yield frame(NamedEvent(changes[0].kind, _described(changes)))

@@ -54,7 +54,8 @@ async def load_lora_adapter(request: Request, state: ServerState) -> Response:
     if state.adapters.has(outcome.digest):
         raise invalid_request("the adapter is loaded already")
     listed = state.adapters.add(outcome, scale)
-    return json_response({"success": True} | _described(listed, state.model.tokenizer))
+    described = _described(listed, state.model.tokenizer)
+    return json_response({"success": True, "digest": outcome.digest} | described)
 
 
 async def unload_lora_adapter(request: Request, state: ServerState) -> Response:

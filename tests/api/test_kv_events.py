@@ -51,7 +51,7 @@ def test_the_events() -> None:
         return {"hash": f"{n:02}{n:02}", "parent": f"{n - 1:02}{n - 1:02}", "n_tokens": 32}
 
     assert asyncio.run(run()) == [
-        ("start", {"block_size": 32, "root": "01" * 32}),
+        ("start", {"block_size": 32, "root": "01" * 32, "adapters": []}),
         ("stored", {"tier": "ram", "adapter_id": "", "blocks": [block(1), block(2)]}),
         ("stored", {"tier": "ram", "adapter_id": "ee", "blocks": [block(3)]}),
         ("removed", {"tier": "ram", "adapter_id": "", "blocks": [block(2)]}),
