@@ -93,6 +93,12 @@ class Books:
     def __post_init__(self) -> None:
         self.changed = threading.Condition(self.lock)
 
+    def check(self) -> None:
+        """Raise AssertionError where the books do not add up; under the lock."""
+        self.index.check()
+        assert self.queued_bytes == sum(job.nbytes for job in self.jobs), "queued bytes are miscounted"
+        assert self.pending == {name.key for job in self.jobs for name in job.names}, "a file is pending"
+
     def emit(self, is_stored: bool, names: Iterable[Name]) -> None:
         """Tell the observer; not to be called under the lock."""
         if self.observer is None:
@@ -100,7 +106,10 @@ class Books:
         for name in names:
             if name.space == self.space:
                 where = name.hash, name.parent, name.start, name.n
-                self.observer(DiskEvent(is_stored, name.kind, *where, name.identity))
+                try:
+                    self.observer(DiskEvent(is_stored, name.kind, *where, name.identity))
+                except Exception as error:  # the observer's fault, which must not cost the files behind it
+                    self.failed("tell what it holds", error)
 
     def failed(self, what: str, error: Exception) -> None:
         """Count it, and warn where it is the first of its kind."""

@@ -133,8 +133,8 @@ class Folder:
 
     def mark_used(self, name: Name, used: int) -> None:
         """Note when it was used last, for later servers."""
-        with self._shelf(name.space, name.hash.hex()[:2]) as shelf:
-            os.utime(file_name(name), ns=(used, used), dir_fd=shelf, follow_symlinks=False)
+        with self.open(name) as file:
+            os.utime(file.fileno(), ns=(used, used))
 
     def _unlink(self, space: str, name: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._shelf(space, name[:2]) as shelf:

@@ -22,7 +22,7 @@ from mlxserver.kv.disk.writer import Writer
 from mlxserver.kv.identity import CacheIdentity
 from mlxserver.kv.spans import KVSnapshot, KVSpan
 from mlxserver.kv.state_file import StateFileError, Tensor, arrays_of, read_state
-from mlxserver.kv.state_names import span_of, states_of
+from mlxserver.kv.state_names import span_of, states_of, unstacked
 
 QUEUE_LIMIT = 512 * 1024 * 1024
 RETRY_AFTER = 10.0
@@ -116,7 +116,8 @@ class DiskStore:
 
         The arrays are evaluated and never change. What is there or queued already is not written again, and
         what has no stored block before it is dropped, so ``start`` is at most ``missing(...).start``. False
-        where all of it was dropped, since the queue is full, writing is paused or the store is closed.
+        where all of it was dropped, since the queue is full, writing is paused or the store is closed. State
+        larger than the queue comes in pieces: more of ``tokens`` each time, cut at multiples of BLOCK_TOKENS.
         """
         if span.layers and span.n != len(tokens) - start:
             raise ValueError(f"{span.n} tokens of state for the tokens [{start}, {len(tokens)})")
@@ -192,21 +193,20 @@ class DiskStore:
                 lambda: books.is_ready and not books.jobs and not books.discarded, timeout
             )
 
-    def close(self, timeout: float = 10.0) -> None:
-        """Finish the queue for at most so many seconds, then let others use the folder."""
+    def close(self, timeout: float = 10.0) -> bool:
+        """Finish the queue for at most so many seconds and let others use the folder.
+
+        False where the disk does not even finish the file in hand; that happens in the background then.
+        """
         with self._books.lock:
-            if self._books.is_closed:
-                return
             self._books.is_closed = True
             self._books.changed.notify_all()
-        self._writer.end(timeout)
-        if not self._writer.is_alive:
-            self._folder.close()
+        return self._writer.end(timeout)
 
     def check(self) -> None:
-        """Raise AssertionError where the books do not add up."""
+        """Raise AssertionError where the books do not add up. Looks at every file's entry."""
         with self._books.lock:
-            self._books.index.check()
+            self._books.check()
 
     # ------------------------------------------------------------- inside
 
@@ -274,16 +274,15 @@ def _stored(header: Any, tensors: dict[str, Tensor], name: Name, ref: DiskRef) -
         raise DiskError("the file is another's")
     if name.kind is Kind.BLOCK:
         n = ref.end - ref.start
-        if not all(_is_span(tensor, name.n) for tensor in tensors.values()):
+        shapes = [tensor.values.shape for tensor in tensors.values()]
+        if not all(len(shape) == 4 and shape[2] == name.n for shape in shapes):
             raise DiskError("the file's arrays are not those of its tokens")
-        arrays = arrays_of({key: tensor.columns(0, n) for key, tensor in tensors.items()})
-        return StoredBlock(ref.start, ref.end, span_of(arrays))
+        try:
+            layers = unstacked({key: tensor.columns(0, n) for key, tensor in tensors.items()})
+        except ValueError as error:
+            raise DiskError("the file's arrays are not those of a span") from error
+        return StoredBlock(ref.start, ref.end, span_of(arrays_of(layers)))
     try:
         return StoredBlock(ref.end, ref.end, KVSpan(()), states_of(header["states"], arrays_of(tensors)))
     except (KeyError, TypeError) as error:
         raise DiskError("the file's states are damaged") from error
-
-
-def _is_span(tensor: Tensor, n: int) -> bool:
-    shape = tensor.values.shape
-    return len(shape) == 4 and (shape[0], shape[2]) == (1, n)

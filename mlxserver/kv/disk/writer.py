@@ -17,12 +17,15 @@ from mlxserver.kv.disk.entry import DiskError, Entry, Kind, Name, header_of, nam
 from mlxserver.kv.disk.folder import Folder, Found, Pieces, file_name
 from mlxserver.kv.spans import KVSnapshot
 from mlxserver.kv.state_file import StateFileError, Tensor, packed, read_header
-from mlxserver.kv.state_names import snapshot_states, span_tensors
+from mlxserver.kv.state_names import snapshot_states, span_tensors, stacked
 
 log = logging.getLogger("mlxserver.srv")
 
 WAKES_AFTER = 60.0
 """Seconds after which an idle writer notes on the disk what was used."""
+
+GRACE = 2.0
+"""Seconds for the file in hand when the time for closing is over."""
 
 BATCH = 100
 """Files that are taken into the index at a time; the engine thread may wait for the lock meanwhile."""
@@ -40,15 +43,15 @@ class Writer:
         self._thread = threading.Thread(target=self._main, name="disk-writer", daemon=True)
         self._thread.start()
 
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+    def end(self, timeout: float) -> bool:
+        """The queue is closed: finish it within so many seconds, or else only the file in hand.
 
-    def end(self, timeout: float) -> None:
-        """The queue is closed: finish it within so many seconds, or else only the file in hand."""
+        False where that file takes long too; the folder is still in use then.
+        """
         self._thread.join(timeout)
         self._is_hurried = True
-        self._thread.join(timeout)
+        self._thread.join(GRACE)
+        return not self._thread.is_alive()
 
     def _main(self) -> None:
         try:
@@ -58,9 +61,10 @@ class Writer:
                 self._books.changed.notify_all()
             while self._round():
                 pass
-            self._note_uses()
+            self._safely(self._note_uses)
         finally:
             mx.clear_streams()  # a stream that outlives its thread aborts the process at its end
+            self._folder.close()
 
     def _round(self) -> bool:
         """One job; False at the end."""
@@ -75,7 +79,7 @@ class Writer:
             self._safely(lambda: self._write(job))
             self._done(job)
         elif not woken:
-            self._note_uses()
+            self._safely(self._note_uses)
         return True
 
     def _has_work(self) -> bool:
@@ -228,7 +232,7 @@ class Writer:
     def _block(self, name: Name, start: int, tensors: Mapping[str, Tensor]) -> Pieces:
         lo = name.start - start
         cut = {key: tensor.columns(lo, lo + name.n) for key, tensor in tensors.items()}
-        return self._packed(name, cut, [])
+        return self._packed(name, stacked(cut), [])
 
     def _snapshot(self, name: Name, snapshot: KVSnapshot) -> Pieces:
         tensors: dict[str, Tensor] = {}

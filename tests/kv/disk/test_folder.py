@@ -90,7 +90,6 @@ def test_scanning_sees_our_names_only_and_clears_what_was_being_written(tmp_path
         tmp_path / "slot.safetensors",
         path.with_name("notes.safetensors"),
         path.with_name(path.name + ".bak"),
-        path.with_name(path.name.upper()),
         path.parent.parent / "zz.safetensors",
         torn,  # on another's shelf
     ]
