@@ -15,6 +15,7 @@ from mlxserver.engine.block_watch import BlockWatch
 from mlxserver.engine.cache_types import cache_types
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.embedder import Embedder
+from mlxserver.engine.mailbox import Wake
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Runner
@@ -47,18 +48,18 @@ class Parts:
 
 
 class Assembly:
-    """``post`` gets what was read from disk. Raises ModelError where the model cannot be served as the
+    """``post`` gets what happens elsewhere. Raises ModelError where the model cannot be served as the
     options ask."""
 
-    def __init__(self, model: Model, config: EngineConfig, post: Callable[[Arrived], None]) -> None:
+    def __init__(self, model: Model, config: EngineConfig, post: Callable[[Arrived | Wake], None]) -> None:
         self._model = model
         self._config = config
         self._make_cache = cache_maker(model.module, config.swa_full)
         self._types = cache_types(model.module, self._make_cache, config)
         self._space = state_space(model, config)
         self.adapters = AdapterActions(model)
-        self.blocks = BlockWatch(self._space) if config.kv_events else None
-        self._tier = _disk_tier(model, config, self._space, post)
+        self.blocks = BlockWatch(self._space, lambda: post(Wake())) if config.kv_events else None
+        self._tier = self._disk_tier(post)
 
     def build(self) -> Parts:
         """Empty slots, an empty trie."""
@@ -100,6 +101,17 @@ class Assembly:
         if self._tier is not None:
             self._tier.close(seconds)
 
+    def _disk_tier(self, post: Callable[[Arrived], None]) -> DiskTier | None:
+        if not self._config.cache_disk:
+            return None
+        if self._model.is_encoder:
+            log.warning("--cache-disk has no effect: an encoder keeps no state")
+            return None
+        try:
+            return DiskTier(self._config, self._space, post, self.blocks.on_disk if self.blocks else None)
+        except DiskError as error:
+            raise ModelError(f"--cache-disk: {error}") from error
+
     def _states(self) -> SlotStates:
         return SlotStates(self._make_cache, self._config.n_slots, *self._types, self._find_rotations)
 
@@ -127,20 +139,6 @@ class Assembly:
             log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
             return True
         return False
-
-
-def _disk_tier(
-    model: Model, config: EngineConfig, space: str, post: Callable[[Arrived], None]
-) -> DiskTier | None:
-    if not config.cache_disk:
-        return None
-    if model.is_encoder:
-        log.warning("--cache-disk has no effect: an encoder keeps no state")
-        return None
-    try:
-        return DiskTier(config, space, post)
-    except DiskError as error:
-        raise ModelError(f"--cache-disk: {error}") from error
 
 
 def _check_shift(config: EngineConfig, states: SlotStates) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mlxserver.engine.slot import Slot
 from mlxserver.kv.block_hash import BLOCK_TOKENS, HashChain, root_hash
 from mlxserver.kv.block_ledger import Block, BlockChange, BlockLedger, blocks_of
+from mlxserver.kv.disk.books import DiskEvent
+from mlxserver.kv.disk.entry import Kind
 from mlxserver.kv.identity import CacheIdentity
 from mlxserver.kv.trie import Node, path_tokens
 
@@ -23,10 +26,15 @@ class _Watched:
 
 
 class BlockWatch:
-    """Observes the trie, and looks at the slots after each step. Only state that others may reuse counts."""
+    """Observes trie and disk, and looks at the slots after each step. Only what others may reuse counts.
 
-    def __init__(self, space: str) -> None:
+    ``wake`` is called, in the disk's thread, when there is something to take.
+    """
+
+    def __init__(self, space: str, wake: Callable[[], None] = lambda: None) -> None:
         self.root = root_hash(space)
+        self._wake = wake
+        self._from_disk: queue.SimpleQueue[DiskEvent] = queue.SimpleQueue()
         self._ledger = BlockLedger()
         self._slots: dict[int, _Watched] = {}
         self._nodes: dict[Node, list[Block]] = {}
@@ -47,6 +55,12 @@ class BlockWatch:
         """The trie dropped a node."""
         self._ledger.remove("ram", self._nodes.pop(node, []))
 
+    def on_disk(self, event: DiskEvent) -> None:
+        """A file came or went. For any thread."""
+        if event.kind is Kind.BLOCK and event.n_tokens == BLOCK_TOKENS:
+            self._from_disk.put(event)
+            self._wake()
+
     def look(self, slots: Sequence[Slot]) -> None:
         """Take in what the slots hold now."""
         for slot in slots:
@@ -62,6 +76,11 @@ class BlockWatch:
 
     def take(self) -> list[BlockChange]:
         """What changed since the last call, in order."""
+        while not self._from_disk.empty():
+            event = self._from_disk.get()
+            block = Block(event.hash, event.parent, event.n_tokens, event.identity.adapter_id)
+            change = self._ledger.add if event.is_stored else self._ledger.remove
+            change("disk", [block])
         return self._ledger.take()
 
     def _look_at(self, slot: Slot) -> None:

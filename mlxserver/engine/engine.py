@@ -27,6 +27,7 @@ from mlxserver.engine.mailbox import (
     StopAt,
     Submit,
     UnloadAdapter,
+    Wake,
 )
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Step
@@ -259,6 +260,8 @@ class Engine:
                 self._actions.append(message)
             case LoadAdapter() | UnloadAdapter():
                 self._adapter_wishes.append(message)
+            case Wake():
+                pass  # what there is to tell is told at the round's end
             case Arrived():
                 scheduler.arrived(message)
             case Close():

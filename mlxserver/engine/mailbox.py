@@ -93,8 +93,24 @@ class UnloadAdapter:
 
 
 @dataclass(frozen=True, slots=True)
+class Wake:
+    """Something has happened elsewhere that the engine is to tell of."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the thread after the step that it is in."""
 
 
-Message = Submit | Cancel | StopAt | EndReasoning | SlotAction | LoadAdapter | UnloadAdapter | Arrived | Close
+Message = (
+    Submit
+    | Cancel
+    | StopAt
+    | EndReasoning
+    | SlotAction
+    | LoadAdapter
+    | UnloadAdapter
+    | Arrived
+    | Wake
+    | Close
+)

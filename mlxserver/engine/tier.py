@@ -13,6 +13,7 @@ from mlxserver.engine.prefetch_policy import PrefetchPolicy
 from mlxserver.engine.publisher import Publisher, read_chunk
 from mlxserver.engine.reader import Arrived, Reader
 from mlxserver.engine.restore import Tier
+from mlxserver.kv.disk.books import DiskEvent
 from mlxserver.kv.disk.store import QUEUE_LIMIT, DiskStore
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
@@ -27,10 +28,18 @@ READ_SECONDS = 1.0
 class DiskTier:
     """Outlives slots and trie. Raises DiskError where the folder cannot be used."""
 
-    def __init__(self, config: EngineConfig, space: str, post: Callable[[Arrived], None]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        space: str,
+        post: Callable[[Arrived], None],
+        observer: Callable[[DiskEvent], None] | None = None,
+    ) -> None:
         limit = config.cache_disk_size * MIB if config.cache_disk_size > 0 else None
         self.queue_limit = QUEUE_LIMIT
-        self.store = DiskStore(Path(config.cache_disk), limit, space, queue_limit=self.queue_limit)
+        self.store = DiskStore(
+            Path(config.cache_disk), limit, space, queue_limit=self.queue_limit, observer=observer
+        )
         self._policy = PrefetchPolicy(config.cache_disk_prefetch, config.cache_disk_timeout / 1000)
         self._reader = Reader(partial(read_chunk, self.store), post, at_end=mx.clear_streams)
         self.store.flush(KNOWN_SECONDS)

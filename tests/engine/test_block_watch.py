@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlxserver.engine.block_watch import BlockWatch
 from mlxserver.kv.block_hash import BLOCK_TOKENS, HashChain
+from mlxserver.kv.disk.books import DiskEvent
+from mlxserver.kv.disk.entry import Kind
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 from mlxserver.kv.trie import PrefixTrie, path_tokens
 from tests.engine.test_chunk_reuse import Reusing, Span
@@ -120,3 +123,18 @@ def test_losing_everything_is_told() -> None:
     h.watch.lose()
     h.follower.hear()
     assert h.follower.held == {"slot": set(), "ram": set()}
+
+
+def test_the_disk_is_told_of_in_the_engines_turn() -> None:
+    woken: list[bool] = []
+    watch = BlockWatch("a model", lambda: woken.append(True))
+    hash, parent = b"h" * 32, watch.root
+    whole = DiskEvent(True, Kind.BLOCK, hash, parent, 0, BLOCK_TOKENS, ADAPTED)
+    for event in (whole, replace(whole, kind=Kind.SNAPSHOT), replace(whole, n_tokens=5)):
+        watch.on_disk(event)
+    assert woken == [True]
+    (change,) = watch.take()
+    assert (change.kind, change.tier, change.block.hash) == ("stored", "disk", hash)
+    assert change.block.adapter_id == ADAPTED.adapter_id
+    watch.on_disk(replace(whole, is_stored=False))
+    assert [each.kind for each in watch.take()] == ["removed"]
