@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from mlxserver.api.adapter_list import ListedAdapter
 from mlxserver.api.errors import ApiError, invalid_request, not_supported
-from mlxserver.api.field_types import integer, number, text
+from mlxserver.api.field_types import number, text
 from mlxserver.api.json_body import read_json, type_name
 from mlxserver.api.json_response import json_response
 from mlxserver.api.lora_field import read_scales
@@ -52,6 +52,7 @@ async def load_lora_adapter(request: Request, state: ServerState) -> Response:
     if isinstance(outcome, str):
         raise invalid_request(f"the adapter cannot be loaded: {outcome.replace(str(path), name)}")
     if state.adapters.has(outcome.digest):
+        state.engine.unload_adapter(outcome.digest)
         raise invalid_request("the adapter is loaded already")
     listed = state.adapters.add(outcome, scale)
     described = _described(listed, state.model.tokenizer)
@@ -60,12 +61,11 @@ async def load_lora_adapter(request: Request, state: ServerState) -> Response:
 
 async def unload_lora_adapter(request: Request, state: ServerState) -> Response:
     """No later request can use the adapter; those that use it now end as they began."""
-    id = _required(await _object(request), "id", integer())
+    id = _required(await _object(request), "id", _whole_number)
     listed = state.adapters.remove(id)
     if listed is None:
         raise ApiError("not_found_error", f"there is no adapter {id}")
-    if not state.adapters.has(listed.info.digest):
-        state.engine.unload_adapter(listed.info.digest)
+    state.engine.unload_adapter(listed.info.digest)
     return json_response({"success": True})
 
 
@@ -83,6 +83,13 @@ def _required(body: dict[str, Any], field: str, convert: Any) -> Any:
         return convert(body[field])
     except ValueError as error:
         raise invalid_request(f"Field '{field}': {error}") from None
+
+
+def _whole_number(value: Any) -> int:
+    """Not as C reads a number: what is cut off or wraps around would be another adapter's id."""
+    if type(value) is not int:
+        raise ValueError("a whole number is wanted")
+    return value
 
 
 def _described(listed: ListedAdapter, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -40,7 +40,9 @@ class BlockWatch:
         self._nodes: dict[Node, list[Block]] = {}
 
     def stored(self, identity: CacheIdentity, node: Node) -> None:
-        """The trie took in a node."""
+        """The trie took in a node. What was moved from other positions is not told of."""
+        if identity.is_shifted:
+            return
         chain = HashChain(self.root, identity, path_tokens(node))
         self._nodes[node] = blocks_of(chain, node.start // BLOCK_TOKENS)
         self._ledger.add("ram", self._nodes[node])

@@ -172,7 +172,7 @@ class EngineClient:
             self._loads.discard(done)
 
     def unload_adapter(self, digest: str) -> None:
-        """No later task names it; the weights go when the last one that does has ended."""
+        """Give back what was loaded once; the weights go when nobody has them and the last task has ended."""
         if self._end is None:
             self.post(UnloadAdapter(digest))
 

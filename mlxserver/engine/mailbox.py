@@ -87,7 +87,7 @@ class LoadAdapter:
 
 @dataclass(frozen=True, slots=True)
 class UnloadAdapter:
-    """Forget an adapter's weights as soon as no task uses them."""
+    """Give back an adapter that was loaded once; its weights go when nobody has it and no task uses it."""
 
     digest: str
 

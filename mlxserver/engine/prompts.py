@@ -44,7 +44,13 @@ class Prompts:
             return []
         step, n_ubatch = self._config.checkpoint_min_step, self._config.n_ubatch
         slots = [self._slots[chunk.slot] for chunk in chunks]
-        reached = [s for s in slots if is_checkpoint(s.n_prompt_done, s.n_prompt, n_ubatch, step)]
+        reached = [
+            slot
+            for slot in slots
+            if is_checkpoint(slot.n_prompt_done, slot.n_prompt, n_ubatch, step)
+            # behind an invocation nothing is worth storing, and storing what is before it would cut the slot
+            and slot.n_exact == len(slot.tokens)
+        ]
         return [move for slot in reached for move in self._reuse.keep(slot)]
 
     def _chunks_of(self, slot: Slot, budget: int) -> list[Chunk]:

@@ -195,13 +195,29 @@ def test_what_cannot_be_loaded_changes_nothing(folder: Path, body: Any, status: 
 
 
 def test_an_adapter_is_loaded_once(folder: Path) -> None:
-    client, _ = adapted(Loading(), "--lora-dir", str(folder))
+    engine = Loading()
+    client, _ = adapted(engine, "--lora-dir", str(folder))
     assert client.post("/lora-adapters/load", json={"name": "new"}).status_code == 200
     again = client.post("/lora-adapters/load", json={"name": "new"})
     assert (again.status_code, again.json()["error"]["message"]) == (400, "the adapter is loaded already")
+    assert engine.unloaded == ["digest of new"], "the engine counts how often it was asked"
 
 
-@pytest.mark.parametrize(("body", "status"), [({}, 400), ({"id": "x"}, 400), ({"id": 9}, 404), ("x", 400)])
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"id": "x"}, 400),
+        ({"id": None}, 400),
+        ({"id": True}, 400),
+        ({"id": 0.9}, 400),
+        ({"id": 9}, 404),
+        ({"id": -1}, 404),
+        ({"id": 2**32}, 404),
+        ("x", 400),
+    ],
+)
 def test_what_cannot_be_unloaded(body: Any, status: int) -> None:
     client, _ = adapted(Loading())
     assert client.post("/lora-adapters/unload", json=body).status_code == status
+    assert len(client.get("/lora-adapters").json()) == 2

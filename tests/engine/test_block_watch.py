@@ -58,6 +58,8 @@ class Watched(Reusing):
         assert self.trie is not None
         in_trie = set()
         for identity, root in self.trie._roots.items():
+            if identity.is_shifted:
+                continue
             pending = list(root.children.values())
             while pending:
                 node = pending.pop()
@@ -113,6 +115,16 @@ def test_a_split_node_keeps_its_blocks() -> None:
     trie.clear()
     follower.hear()
     assert follower.held["ram"] == set()
+
+
+def test_what_was_moved_from_other_positions_is_not_told_of() -> None:
+    """Its hash is none that a router could compute, and only requests that say so may use it."""
+    watch = BlockWatch("a model")
+    trie = PrefixTrie(None, observer=watch)
+    for tokens in (range(100), [*range(50), *range(500, 550)]):
+        trie.insert(CacheIdentity(is_shifted=True), tokens, lambda n: n, lambda start, end: Span(end - start))
+    trie.clear()
+    assert trie.n_nodes == 0 and watch.take() == []
 
 
 def test_losing_everything_is_told() -> None:

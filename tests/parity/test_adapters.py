@@ -171,6 +171,15 @@ def test_an_invoked_adapter_begins_in_the_prompt(adapted: Adapted) -> None:
     assert adapted.ask(PROMPT, a)[0] == adapted.cold(PROMPT, a)
 
 
+def test_a_checkpoint_of_an_invoked_prompt_takes_nothing_from_it(adapted: Adapted) -> None:
+    """A window that has not wrapped can be cut where the adapter begins; the prompt itself goes on."""
+    a = ((adapted.a, 1.0),)
+    for n, begins_at in ((11, 4), (13, 4), (13, 1), (40, 8)):
+        want = adapted.cold(PROMPT[:n], a, begins_at=begins_at)
+        assert adapted.ask(PROMPT[:n], invoked=a, invoked_at=begins_at)[0] == want
+        assert adapted.ask(PROMPT[:n])[0] == adapted.cold(PROMPT[:n])
+
+
 def test_an_invoked_adapter_takes_over_the_base_models_state(llama: Adapted) -> None:
     a = ((llama.a, 1.0),)
     llama.ask(PROMPT)
@@ -222,6 +231,22 @@ def test_the_same_file_again_finds_its_state_again(llama: Adapted) -> None:
     second = load(llama, "3")
     assert isinstance(second, AdapterInfo) and second.digest == first.digest
     assert llama.ask(PROMPT, c) == (tokens, len(PROMPT) - 1)
+
+
+def test_an_adapter_stays_until_all_who_loaded_it_gave_it_back(llama: Adapted) -> None:
+    """One client's unloading may come between another's loading and its answer."""
+    first, second = load(llama, "3"), load(llama, "3")
+    assert isinstance(first, AdapterInfo) and first == second
+    c = ((first.digest, 1.0),)
+    tokens, _ = llama.ask(PROMPT, c)
+    llama.bench.engine.post(UnloadAdapter(first.digest))
+    llama.ask(PROMPT[:5])  # one more round
+    assert llama.ask(PROMPT, c)[0] == tokens
+    llama.bench.engine.post(UnloadAdapter(first.digest))
+    llama.ask(PROMPT[:5])
+    gone = llama.send(PROMPT, c)
+    llama.bench.finish(gone)
+    assert llama.bench.of(gone, Failed)
 
 
 def test_a_file_that_is_none_changes_nothing(llama: Adapted, caplog: pytest.LogCaptureFixture) -> None:
