@@ -96,6 +96,17 @@ def test_in_a_batch_of_four_with_others(served: Served) -> None:
     assert served.bench.finish(*tasks) == [served.cold(prompt) for prompt in prompts]
 
 
+def test_prompts_of_one_token_beside_running_streams(served: Served) -> None:
+    """Nothing is evaluated before their first step: their row is empty, whatever the slot held before."""
+    prompts = [BASE, [5], [6], BASE[:7]]
+    for slots in ((0, 1, 2, 3), (3, 2, 1, 0)):
+        running = served.send(prompts[0], 30, id_slot=slots[0])
+        served.bench.wait(lambda: any(event.task_id == running for event in served.bench.events))
+        others = [served.send(prompts[i], 12, id_slot=slots[i]) for i in (1, 2, 3)]
+        want = [served.cold(BASE, 30), *(served.cold(prompt, 12) for prompt in prompts[1:])]
+        assert served.bench.finish(running, *others) == want
+
+
 def test_after_eviction(served: Served) -> None:
     tight = Served(served.kind, cache_ram=1, n_slots=1)
     rng = random.Random(5)
