@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import mlx.core as mx
+import numpy as np
 
 from mlxserver.models.lora.adapter import LowRank
 
@@ -57,7 +58,7 @@ class Choice:
         self.active = active
         self.rows = rows
         self.is_uniform = len(set(rows)) == 1
-        self._made: dict[Columns, tuple[mx.array, mx.array]] = {}
+        self._made: dict[tuple[Columns, int], tuple[mx.array, mx.array]] = {}
 
     def scaled(self, z: mx.array, columns: Columns) -> mx.array:
         """``z`` (B, ..., R) with every row's columns times its scales, and zero where it has none.
@@ -68,13 +69,12 @@ class Choice:
             ((digest, _, own, _),) = columns
             scale = dict(self.rows[0])[digest] * own
             return z if scale == 1.0 else z * scale
-        scales, mask = self._of_columns(columns)
+        scales, mask = self._of_columns(columns, z.ndim)
         if self.is_uniform:
             return z * scales
         if (n_repeats := self._repeats(z.shape[0])) > 1:
             scales, mask = mx.repeat(scales, n_repeats, axis=0), mx.repeat(mask, n_repeats, axis=0)
-        between = tuple(range(1, z.ndim - 1))
-        return mx.where(mx.expand_dims(mask, between), z * mx.expand_dims(scales, between), 0)
+        return mx.where(mask, z * scales, 0)
 
     def groups(self, n: int) -> list[tuple[RowAdapters, mx.array]]:
         """What rows use, and which of the ``n`` first indices of an array are those rows' own."""
@@ -92,15 +92,19 @@ class Choice:
             raise ValueError(f"{n} rows in the forward pass, adapters were chosen for {len(self.rows)}")
         return n_repeats
 
-    def _of_columns(self, columns: Columns) -> tuple[mx.array, mx.array]:
-        """(B, R) the scale of each row's columns, and which it has; (1, R) where all rows are alike."""
-        if columns not in self._made:
+    def _of_columns(self, columns: Columns, n_dims: int) -> tuple[mx.array, mx.array]:
+        """(B, 1, ..., R): the scale of each row's columns, and which it has; a row for all that are alike."""
+        if (columns, n_dims) not in self._made:
             rows = [dict(row) for row in (self.rows[:1] if self.is_uniform else self.rows)]
+            ranks = [rank for _, rank, _, _ in columns]
             scales = [[row.get(digest, 0.0) * own for digest, _, own, _ in columns] for row in rows]
             has = [[digest in row for digest, *_ in columns] for row in rows]
-            owner = mx.array([n for n, (_, rank, _, _) in enumerate(columns) for _ in range(rank)])
-            self._made[columns] = mx.array(scales, dtype=columns[0][3])[:, owner], mx.array(has)[:, owner]
-        return self._made[columns]
+            shape = (len(rows), *(1 for _ in range(n_dims - 2)), sum(ranks))
+            self._made[columns, n_dims] = (
+                mx.array(np.repeat(scales, ranks, axis=1).reshape(shape), dtype=columns[0][3]),
+                mx.array(np.repeat(has, ranks, axis=1).reshape(shape)),
+            )
+        return self._made[columns, n_dims]
 
 
 class Rows:
