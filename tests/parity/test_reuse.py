@@ -101,7 +101,7 @@ def test_prompts_of_one_token_beside_running_streams(served: Served) -> None:
     prompts = [BASE, [5], [6], BASE[:7]]
     for slots in ((0, 1, 2, 3), (3, 2, 1, 0)):
         running = served.send(prompts[0], 30, id_slot=slots[0])
-        served.bench.wait(lambda: any(event.task_id == running for event in served.bench.events))
+        served.bench.wait(lambda task=running: served.bench.of(task, Token))
         others = [served.send(prompts[i], 12, id_slot=slots[i]) for i in (1, 2, 3)]
         want = [served.cold(BASE, 30), *(served.cold(prompt, 12) for prompt in prompts[1:])]
         assert served.bench.finish(running, *others) == want
