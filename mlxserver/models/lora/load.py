@@ -39,8 +39,8 @@ def load_adapter(path: str, model: Model) -> Adapter:
     """
     try:
         return _load(path, model)
-    except (ModelError, OSError) as error:
-        message = " ".join(str(error).split())[:500]
+    except (ModelError, OSError, MemoryError, RuntimeError) as error:  # mlx's of memory is a RuntimeError
+        message = " ".join(str(error).split())[:500] or type(error).__name__
         raise AdapterError(message if message.startswith(path) else f"{path}: {message}") from error
 
 

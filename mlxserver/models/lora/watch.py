@@ -77,7 +77,7 @@ def check_calls(module: Any, targets: Mapping[str, Target]) -> None:
         if target.n_experts and target.block is None:
             raise _no_place(path)
     with _watch([*layers, *blocks.values()]):
-        for n_tokens in _passes(module):
+        for n_tokens in _told(_passes(module)):
             for path, target in targets.items():
                 note = notes[path]
                 inputs = blocks[id(target.block)][1].inputs if target.n_experts else note.inputs
@@ -89,6 +89,14 @@ def check_calls(module: Any, targets: Mapping[str, Target]) -> None:
 
 def _no_place(path: str) -> AdapterError:
     return AdapterError(f"{path} is no layer that an adapter can be put beside in this model")
+
+
+def _told(passes: Iterator[int]) -> Iterator[int]:
+    """With whatever the model raises as an AdapterError: a model that knows no batches serves on without."""
+    try:
+        yield from passes
+    except Exception as error:
+        raise AdapterError(f"the model cannot be watched with adapters: {str(error)[:200]}") from error
 
 
 def _passes(module: Any) -> Iterator[int]:

@@ -63,6 +63,15 @@ def test_a_layer_that_is_not_simply_called(call: Callable[[Tiny, mx.array], mx.a
     assert not any("watched" in vars(part) or "lora" in vars(part) for part in module.modules())
 
 
+def one_row_only(model: Tiny, tokens: mx.array) -> mx.array:
+    return model.proj(model.embed(tokens).reshape(1, -1, 8)).reshape(1, tokens.shape[1], 8)
+
+
+def test_a_model_that_raises_is_refused() -> None:
+    with pytest.raises(AdapterError, match="the model cannot be watched with adapters: .*reshape"):
+        LoadedAdapters(module := Tiny(one_row_only)).add(adapter(module, 1, 2, paths=["proj"]))
+
+
 def flat(model: Tiny, tokens: mx.array) -> mx.array:
     return model.proj(model.embed(tokens).reshape(-1, 8)).reshape(*tokens.shape, 8)
 
