@@ -57,7 +57,7 @@ class Embeddings:
             return ()
         if waiting[0].n_prompt > self._config.n_ubatch:
             return (self._piece(waiting[0]),)
-        budget = self._pace.budget(running, self._config.n_batch)
+        budget = min(self._pace.budget(self._pace.seconds(running)), self._config.n_batch)
         chosen: list[Slot] = []
         for slot in [slot for slot in waiting if slot.n_prompt <= self._config.n_ubatch]:
             longest = max(slot.n_prompt, *(other.n_prompt for other in chosen), 0)

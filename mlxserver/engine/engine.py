@@ -34,6 +34,7 @@ from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Snapshot
 from mlxserver.kv.block_ledger import BlockChange
+from mlxserver.models.device import on_metal
 from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model
 from mlxserver.options.environment import shows_slot_texts
@@ -79,6 +80,7 @@ class Engine:
         self._n_posted = self._n_read = 0
         self._n_failures = 0
         self._closing = False
+        self._launches_block = not on_metal()
         self._shows_tokens = shows_slot_texts(os.environ)
         self._thread = threading.Thread(target=self._main, name=ENGINE_THREAD, daemon=True)
 
@@ -179,10 +181,13 @@ class Engine:
         self._read_mail(scheduler, _patience(parts) if rests else 0.0)
         self._act(parts)
         if self._pending and runner.needs_host(self._pending.plan.decodes):
-            self._commit(parts, self._pending, None)
-            self._pending = None
+            self._take_in(parts)
         with self._lock:
             plan = scheduler.plan()
+        # where a launch takes as long as its step, streams would get their tokens a chunk later for nothing
+        apart = self._launches_block and plan.n_prompt > 0
+        if self._pending and apart:
+            self._take_in(parts)
         t_launch = time.perf_counter()
         step = runner.launch(plan) if plan.has_work else None
         if self._pending:
@@ -190,7 +195,15 @@ class Engine:
         elif step:
             self._t_collected = t_launch
         self._pending = step
+        if apart:
+            self._take_in(parts)
         self._flush(scheduler)
+
+    def _take_in(self, parts: Parts) -> None:
+        """Take in what the step under way gave, before another one is launched."""
+        assert self._pending is not None
+        self._commit(parts, self._pending, None)
+        self._pending = None
 
     def _commit(self, parts: Parts, step: Step, ahead: Step | None) -> None:
         """Take in what a step gave. ``ahead`` is launched already."""
@@ -201,7 +214,7 @@ class Engine:
         with self._lock:
             # a launch may block while the device is busy: only between steps of one kind is the time a step's
             if ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt):
-                scheduler.pace.ran(seconds, plan.n_prompt, len(plan.decodes))
+                scheduler.pace.ran(seconds, plan.prompt_parts, len(plan.decodes))
             scheduler.commit(plan, result)
         self._flush(scheduler)
 

@@ -2,38 +2,98 @@
 
 from __future__ import annotations
 
-PROMPT_SHARE = 3.0
+import math
+from collections.abc import Sequence
+
+PROMPT_SHARE = 2.0
 """A prompt chunk may take this many times as long as the decode step that it delays."""
-LONGEST_CHUNK_SECONDS = 0.5
+LONGEST_CHUNK_SECONDS = 1.0
 """With no stream running a step still ends about this soon, for cancellations and new requests."""
-SMALLEST_CHUNK = 16
+SMALLEST_CHUNK = 4
+FIRST_CHUNK = 32
+"""Before any prompt was timed."""
 SMOOTHING = 0.4
+MEMORY = 0.9
+"""What a sample of a prompt token's cost weighs once another one has come."""
+TRUSTED_SPREAD = 64.0**2
+"""Variance of the samples' positions (tokens squared) from which their slope is believed rather than not."""
 
 
 class Pace:
-    """Learns the time of a decode step and of a prompt token from the steps that ran."""
+    """Learns the time of a decode step, and that of a prompt token as it grows with the token's position."""
 
     def __init__(self) -> None:
         self._decode_seconds = 0.0
+        self._line = _Line()
+        self._correction = 1.0
+        """How much dearer tokens are at present than the line says."""
         self.seconds_per_token = 0.0
-        """Of a prompt; 0 before the first one."""
+        """Of a prompt, lately; 0 before the first one."""
 
-    def ran(self, seconds: float, n_chunk: int, n_decodes: int) -> None:
-        """A step with ``n_chunk`` prompt tokens and ``n_decodes`` rows took ``seconds``."""
-        if n_chunk == 0 and n_decodes:
+    def ran(self, seconds: float, parts: Sequence[tuple[int, int]], n_decodes: int) -> None:
+        """A step evaluated prompt tokens, of each prompt the ``(start, end)`` ones, and ``n_decodes`` rows."""
+        n = sum(end - start for start, end in parts)
+        if n == 0 and n_decodes:
             self._decode_seconds = _smooth(self._decode_seconds, seconds)
-        elif n_chunk >= SMALLEST_CHUNK:
+        elif n >= SMALLEST_CHUNK:
             own = max(seconds - (self._decode_seconds if n_decodes else 0.0), seconds / 10)
-            # tokens cost more the longer their prompt is: follow a rise at once
-            cost = own / n_chunk
-            self.seconds_per_token = max(cost, _smooth(self.seconds_per_token, cost))
+            self._learn(sum((end - start) * (start + end) for start, end in parts) / (2 * n), own / n)
 
-    def budget(self, streams_run: bool, most: int) -> int:
-        """Prompt tokens for a step, at most ``most``."""
-        if not self.seconds_per_token:
-            return min(most, 2 * SMALLEST_CHUNK)
-        seconds = PROMPT_SHARE * self._decode_seconds if streams_run else LONGEST_CHUNK_SECONDS
-        return min(most, max(SMALLEST_CHUNK, int(seconds / self.seconds_per_token)))
+    def _learn(self, position: float, cost: float) -> None:
+        """A token at this position, on the average, cost so many seconds."""
+        expected = self._line.at(position)
+        if expected:
+            surprise = cost / expected
+            # a rise is followed at once: streams wait for it
+            self._correction = max(surprise, _smooth(self._correction, surprise))
+        self._line.add(position, cost)
+        self.seconds_per_token = _smooth(self.seconds_per_token, cost)
+
+    def seconds(self, streams_run: bool) -> float:
+        """What the prompt tokens of a step may take."""
+        return PROMPT_SHARE * self._decode_seconds if streams_run else LONGEST_CHUNK_SECONDS
+
+    def cost(self, start: int, end: int) -> float:
+        """Seconds that a prompt's tokens ``[start, end)`` will take."""
+        return (end - start) * self._correction * self._line.at((start + end) / 2)
+
+    def budget(self, seconds: float, start: int = 0) -> int:
+        """Tokens of a prompt, from ``start`` on, that are done in ``seconds``."""
+        first = self._correction * self._line.at(start)
+        if not first:
+            return FIRST_CHUNK
+        half = self._correction * self._line.slope / 2
+        # n tokens take n * first + n * n * half
+        seconds = max(0.0, seconds)
+        return int(2 * seconds / (first + math.sqrt(first * first + 4 * half * seconds)))
+
+
+class _Line:
+    """A straight line through samples, the later ones weighing more; it never falls."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._x = self._y = 0.0
+        self._xx = self._xy = 0.0
+        """Means, and the sums of squares and products around them."""
+
+    def add(self, x: float, y: float) -> None:
+        old = self._weight * MEMORY
+        self._weight = old + 1
+        dx, dy = x - self._x, y - self._y
+        self._x += dx / self._weight
+        self._y += dy / self._weight
+        share = old / self._weight
+        self._xx = MEMORY * self._xx + share * dx * dx
+        self._xy = MEMORY * self._xy + share * dx * dy
+
+    @property
+    def slope(self) -> float:
+        return max(0.0, self._xy / (self._xx + TRUSTED_SPREAD * self._weight)) if self._weight else 0.0
+
+    def at(self, x: float) -> float:
+        """0 before the first sample, positive from then on."""
+        return max(self._y + self.slope * (x - self._x), self._y / 16)
 
 
 def _smooth(old: float, new: float) -> float:

@@ -137,8 +137,13 @@ class Plan:
     @property
     def n_prompt(self) -> int:
         """Prompt tokens that are evaluated without being decoded."""
-        evaluated: tuple[Chunk | Embed, ...] = (*self.chunks, *self.embeds)
-        return sum(len(part.tokens) for part in evaluated)
+        return sum(end - start for start, end in self.prompt_parts)
+
+    @property
+    def prompt_parts(self) -> list[tuple[int, int]]:
+        """The ``(start, end)`` of what is evaluated of each prompt."""
+        chunks = [(chunk.end - len(chunk.tokens), chunk.end) for chunk in self.chunks]
+        return chunks + [(embed.start, embed.start + len(embed.tokens)) for embed in self.embeds]
 
 
 @dataclass(frozen=True, slots=True)

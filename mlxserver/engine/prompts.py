@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from mlxserver.engine.checkpoints import is_checkpoint, next_checkpoint
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.pace import Pace
+from mlxserver.engine.pace import SMALLEST_CHUNK, Pace
 from mlxserver.engine.plan import Chunk, Move
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.slot import Slot, SlotState
 
 
 class Prompts:
-    """The prompt that began first goes first; a token budget is shared between those that wait."""
+    """The prompt that began first goes first; the time for prompts is shared between those that wait."""
 
     def __init__(
         self, config: EngineConfig, states: States, slots: Sequence[Slot], reuse: Reuse, pace: Pace
@@ -29,13 +29,17 @@ class Prompts:
         running = any(slot.state is SlotState.GENERATING for slot in self._slots)
         if running and not self._config.cont_batching:
             return ()
-        budget = self._pace.budget(running, self._config.n_batch)
+        seconds, most = self._pace.seconds(running), self._config.n_batch
         waiting = [slot for slot in self._slots if slot.state is SlotState.PROMPT]
         chunks: list[Chunk] = []
         for slot in sorted(waiting, key=lambda slot: slot.t_start):
-            for chunk in self._chunks_of(slot, budget):
+            n = min(most, self._pace.budget(seconds, slot.n_prompt_done))
+            if chunks and n < SMALLEST_CHUNK:
+                break
+            for chunk in self._chunks_of(slot, max(n, SMALLEST_CHUNK)):
                 chunks.append(chunk)
-                budget -= len(chunk.tokens)
+                most -= len(chunk.tokens)
+                seconds -= self._pace.cost(chunk.end - len(chunk.tokens), chunk.end)
         return tuple(chunks)
 
     def checkpoints(self, chunks: Sequence[Chunk]) -> list[Move]:
