@@ -99,7 +99,7 @@ class Runner:
         for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
             # rows that change places are not only those of the group: an error there is nobody's
             order = self._states.arrange([decode.slot for decode in group])
-            self._guard(step, group, lambda group=group, order=order: self._decode(step, group, order))
+            self._decode(step, group, order)
         embeds = [embed for embed in plan.embeds if embed.task_id not in step.broken]
         if embeds:
             self._guard(step, embeds, lambda: self._embed(step, embeds))
@@ -150,14 +150,51 @@ class Runner:
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
 
     def _decode(self, step: Step, decodes: list[Decode], order: list[int]) -> None:
-        tokens = self._next_inputs(order)
-        self._adapters.use([self._adapters_of[slot] for slot in order])
-        logits = self._module(tokens[:, None], cache=self._states.decode(order))[:, -1]
-        sampled = self._sampler.sample(logits, order)
-        mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
+        """One token of each slot.
+
+        What fails together is tried row by row where state can be put back: only the bad ones' tasks fail.
+        """
         of_slot = {decode.slot: decode for decode in decodes}
-        step.sampled.append(([of_slot[slot] for slot in order], sampled))
-        self._keep_inputs(order, sampled.tokens)
+        rows = [of_slot[slot] for slot in order]
+        tokens = self._next_inputs(order)
+        if len(rows) > 1 and self._decode_together(step, rows, tokens):
+            return
+        for index, row in enumerate(rows):
+            one = tokens[index : index + 1]
+            if self._guard(step, [row], lambda row=row, one=one: self._forward(step, [row], one)):
+                self._inputs[row.slot] = step.sampled[-1][1].tokens
+
+    def _decode_together(self, step: Step, rows: list[Decode], tokens: mx.array) -> bool:
+        """False where it failed, and each row may be tried by itself."""
+
+        def forward() -> None:
+            self._forward(step, rows, tokens)
+            # slots that sit a step out (their bound is reached) never need their last token again
+            self._last = [row.slot for row in rows], step.sampled[-1][1].tokens
+
+        if not self._states.can_undo:
+            self._guard(step, rows, forward)
+            return True
+        try:
+            forward()
+            return True
+        except Exception:
+            log.exception("a step of %d rows failed: each is tried by itself", len(rows))
+            return False
+
+    def _forward(self, step: Step, rows: list[Decode], tokens: mx.array) -> None:
+        """``tokens`` (B,), one of each row. Where it raises, state is put back if it can be."""
+        order = [row.slot for row in rows]
+        self._adapters.use([self._adapters_of[slot] for slot in order])
+        caches = self._states.decode(order)
+        try:
+            sampled = self._sampler.sample(self._module(tokens[:, None], cache=caches)[:, -1], order)
+            mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
+        except Exception:
+            if len(rows) > 1 and self._states.can_undo:
+                self._states.undo(order)
+            raise
+        step.sampled.append((rows, sampled))
 
     def _next_inputs(self, order: list[int]) -> mx.array:
         """(B,) the token that each slot goes on with."""
@@ -171,14 +208,7 @@ class Runner:
             else:
                 index = last_order.index(slot)
                 parts.append(last[index : index + 1])
-        return mx.concatenate(parts)
-
-    def _keep_inputs(self, order: list[int], tokens: mx.array) -> None:
-        if self._alone:
-            self._inputs[order[0]] = tokens
-        else:
-            # slots that sat this step out (their bound was reached) never need their last token again
-            self._last = (order, tokens)
+        return mx.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _read(self, step: Step, rows: list[Decode], sampled: Sampled) -> list[SampledToken]:
         mx.eval(*sampled.arrays())

@@ -23,6 +23,10 @@ class BatchedState:
         self._single: dict[int, Cache] = {}
         self._batch: Cache = None
         self._batch_rows: tuple[int, ...] = ()
+        self._before: Any = None
+        """What the batch was when ``many`` last gave it."""
+        self.can_undo = not _has_window(fresh())
+        """A window writes over its oldest column; keeping that one would copy the window in every step."""
 
     def fresh(self, state: Any) -> Cache:
         """A cache of this layer in a given ``state``."""
@@ -45,7 +49,12 @@ class BatchedState:
             caches = [self._single.pop(row) if row in self._single else self._fresh() for row in rows]
             self._batch = type(caches[0]).merge(caches)
             self._batch_rows = rows
+        self._before = _noted(self._batch)
         return self._batch
+
+    def undo(self) -> None:
+        """Make the batch what it was before the forward pass that ``many`` was last asked for."""
+        _put_back(self._batch, self._before)
 
     def clear(self, row: int) -> None:
         if row in self._batch_rows:
@@ -88,6 +97,35 @@ class BatchedState:
     def arrays(self) -> list[mx.array]:
         caches = [*self._single.values(), *([self._batch] if self._batch is not None else [])]
         return [leaf for cache in caches if not cache.empty() for leaf in _leaves(cache.state)]
+
+
+def _has_window(cache: Cache) -> bool:
+    return any(map(_has_window, cache.caches)) if hasattr(cache, "caches") else hasattr(cache, "max_size")
+
+
+def _noted(cache: Cache) -> Any:
+    """What a forward pass changes of a cache without a window.
+
+    Keys and values are written to in place, but only behind the tokens that are there; all else is replaced.
+    """
+    if hasattr(cache, "caches"):
+        return [_noted(part) for part in cache.caches]
+    return {name: _handle(value) for name, value in vars(cache).items()}
+
+
+def _handle(value: Any) -> Any:
+    """Of a small array another handle, since ``+=`` changes what the one at hand stands for."""
+    if isinstance(value, list):
+        return list(value)
+    return mx.array(value) if isinstance(value, mx.array) and value.ndim == 1 else value
+
+
+def _put_back(cache: Cache, noted: Any) -> None:
+    if hasattr(cache, "caches"):
+        for part, of_part in zip(cache.caches, noted, strict=True):
+            _put_back(part, of_part)
+    else:
+        cache.__dict__ = dict(noted)
 
 
 def _leaves(state: Any) -> list[mx.array]:

@@ -212,6 +212,18 @@ class SlotStates:
             for layer in self._layers
         ]
 
+    @property
+    def can_undo(self) -> bool:
+        """Whether ``undo`` puts the state of every layer back."""
+        return all(layer.can_undo for layer in self._uncut)
+
+    def undo(self, slots: Sequence[int]) -> None:
+        """Take back the last ``decode``, of several slots, whose forward pass failed on the way."""
+        for slot in slots:
+            self._length[slot] -= 1
+        for layer in self._uncut:
+            layer.undo()
+
     def arrange(self, slots: Sequence[int]) -> list[int]:
         """Move rows so that those of ``slots`` are neighbours; the slots in the order of their rows."""
         rows = {self._row[slot] for slot in slots}

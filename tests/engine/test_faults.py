@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
 from mlxserver.engine.mailbox import SlotAction, SlotOutcome
@@ -14,7 +16,9 @@ from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Copy, Load, Move, Save
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Failed, Token
+from mlxserver.kv.identity import CacheIdentity
 from mlxserver.kv.slot_states import SlotStates
+from mlxserver.models.caches import cache_maker
 from mlxserver.sampling.params import SamplingParams
 from tests.engine.bench import GREEDY, PROMPTS, Bench, oracle
 from tests.models import tiny
@@ -198,3 +202,67 @@ def test_a_waiting_slot_action_outlives_a_reset(bench: Bench, monkeypatch: pytes
     fail_once(monkeypatch, Scheduler, "plan")
     assert replies.get(timeout=60).error == ""
     bench.finish(0)
+
+
+def poisoned(module: Any, poison: int) -> Any:
+    """A model that fails, when it has gone through all its layers, where a row's token is ``poison``."""
+
+    class Poisoned:
+        layers, parameters, named_modules = module.layers, module.parameters, module.named_modules
+
+        def make_cache(self) -> list[Any]:
+            return cache_maker(module)()
+
+        def __call__(self, tokens: mx.array, cache: Any = None) -> mx.array:
+            logits: mx.array = module(tokens, cache=cache)
+            if tokens.shape[1] == 1 and poison in np.array(tokens):
+                raise RuntimeError("a poisoned row")
+            return logits
+
+    return Poisoned()
+
+
+@pytest.mark.parametrize("kind", ["llama", "mamba2", "qwen3_next", "falcon_h1", "deepseek_v3"])
+def test_a_row_that_fails_leaves_the_other_rows_right(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Their state is put back before each row is tried by itself, and their later tokens are right too."""
+    make = getattr(tiny, kind)
+    wanted = [oracle(make(), prompt, 40) for prompt in PROMPTS[:3]]
+    poison = next(token for token in range(250, 0, -1) if all(token not in each for each in wanted))
+    bench = Bench(lambda: poisoned(make(), poison))
+    for task_id in range(3):
+        bench.submit(task_id, PROMPTS[task_id], n_predict=40)
+    bench.wait(lambda: all(runs(bench, task_id)() for task_id in range(3)))
+    bench.submit(3, (9, 8, 7, poison), n_predict=40)
+    tokens = bench.finish(0, 1, 2, 3)
+    assert failures(bench, 3) == [("server_error", "Compute error.")]
+    assert tokens[:3] == wanted
+    assert "a step of 4 rows failed" in caplog.text
+    bench.submit(4, PROMPTS[3], n_predict=9)
+    assert bench.finish(4)[0] == oracle(make(), PROMPTS[3], 9)
+    bench.close()
+    assert bench.errors == []
+
+
+def test_where_state_cannot_be_put_back_all_rows_of_the_step_fail() -> None:
+    """A window has lost its oldest column by then."""
+    wanted = [oracle(tiny.gemma3(), prompt, 40) for prompt in PROMPTS[:2]]
+    poison = next(token for token in range(250, 0, -1) if all(token not in each for each in wanted))
+    bench = Bench(lambda: poisoned(tiny.gemma3(), poison))
+    for task_id in range(2):
+        bench.submit(task_id, PROMPTS[task_id], n_predict=400)
+    bench.wait(lambda: all(runs(bench, task_id)() for task_id in range(2)))
+    bench.submit(2, (9, 8, 7, poison), n_predict=40)
+    bench.finish(0, 1, 2)
+    assert failures(bench, 0, 1, 2) == [("server_error", "Compute error.")] * 3
+    bench.submit(3, PROMPTS[0], n_predict=9)
+    assert bench.finish(3)[0] == wanted[0][:9]
+    bench.close()
+    assert bench.errors == []
+
+
+def test_a_row_whose_adapter_is_unknown_fails_alone(bench: Bench) -> None:
+    bench.submit(0, PROMPTS[0], n_predict=60)
+    bench.wait(runs(bench, 0))
+    bench.submit(1, (7,), n_predict=9, identity=CacheIdentity(adapters=(("gone", 1.0),)))
+    assert bench.finish(0, 1)[0] == oracle(tiny.llama(), PROMPTS[0], 60)
+    assert failures(bench, 1) == [("server_error", "Compute error.")]
