@@ -31,7 +31,7 @@ class Pace:
         """Of a prompt, lately; 0 before the first one."""
 
     def ran(self, seconds: float, parts: Sequence[tuple[int, int]], n_decodes: int) -> None:
-        """A step evaluated prompt tokens, of each prompt the ``(start, end)`` ones, and ``n_decodes`` rows."""
+        """A step evaluated the prompt tokens ``(start, end)`` of each prompt, and ``n_decodes`` rows."""
         n = sum(end - start for start, end in parts)
         if n == 0 and n_decodes:
             self._decode_seconds = _smooth(self._decode_seconds, seconds)
