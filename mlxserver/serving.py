@@ -21,7 +21,7 @@ from mlxserver.api.app import make_app
 from mlxserver.api.state import Ready, ServerState
 from mlxserver.chat.errors import TemplateError
 from mlxserver.chat.template import ChatTemplate, Vocabulary, make_template
-from mlxserver.engine.mailbox import ENGINE_THREAD
+from mlxserver.engine.mailbox import NATIVE_THREADS
 from mlxserver.engine_start import StartedEngine, start_engine
 from mlxserver.models.errors import ModelError
 from mlxserver.options.vertex import read_vertex_ai
@@ -97,7 +97,7 @@ def serve(options: Any) -> int:
 
 def _leave_running_engine(code: int) -> None:
     """A thread that loads or computes while the interpreter ends would abort the process."""
-    if any(thread.name == ENGINE_THREAD for thread in threading.enumerate()):
+    if any(thread.name in NATIVE_THREADS for thread in threading.enumerate()):
         logging.shutdown()
         os._exit(code)
 

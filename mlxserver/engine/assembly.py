@@ -17,6 +17,7 @@ from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mailbox import Wake
 from mlxserver.engine.mover import Mover
+from mlxserver.engine.prompt_speed import seconds_per_token
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.scheduler import Scheduler
@@ -79,6 +80,8 @@ class Assembly:
             tier=tier.of(states, trie) if tier and trie else None,
             on_release=writes.note if writes else lambda slot: None,
         )
+        if tier is not None and config.warmup:
+            scheduler.pace.seconds_per_token = self._seconds_per_token
         # a padded head is wider than the vocabulary
         width = tokenizer.n_vocab if model.is_encoder else self._logits().shape[-1]
         sampler = Sampler(width, tokenizer.eog_ids, tokenizer)
@@ -125,6 +128,11 @@ class Assembly:
 
     def _hidden(self) -> mx.array:
         return hidden_states(self._model)(mx.array([[0]]), mx.array([1]))
+
+    @cached_property
+    def _seconds_per_token(self) -> float:
+        self.adapters.loaded.use(())
+        return seconds_per_token(self._model.module, self._states())
 
     @cached_property
     def _alone(self) -> bool:

@@ -21,6 +21,7 @@ class Placement:
         self._slots = slots
         self._restores = restores
         self._similarity = config.slot_prompt_similarity
+        self._n_ctx = config.n_ctx_slot
         self._adapters = AdapterRoom(config.max_loras, slots)
         self.waiting = Deferred(lambda task: bool(task.children) or not self._adapters.has_room_for(task))
         self._has_placed = False
@@ -29,7 +30,8 @@ class Placement:
         """Give the task a slot, or let it wait for one; the error of a task that can never run."""
         if refused := self._adapters.refusal(task):
             return refused
-        self._restores.enter(task)
+        if len(task.tokens) < self._n_ctx:  # a longer one is refused once it has a slot
+            self._restores.enter(task)
         if self._may_pass(task) and self._place(task):
             self.waiting.leave(task.id)
         else:

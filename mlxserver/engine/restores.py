@@ -44,6 +44,8 @@ class Restores:
         self._restores: dict[int, Restore] = {}
         self._rooms: dict[Reading, int] = {}
         """Bytes that are reserved in the trie for what a reading still brings, until its last message."""
+        self._has_news = False
+        """Some restore was settled since ``wake``."""
         self.books = RestoreBooks()
 
     # ---------------------------------------------------------------- tasks
@@ -100,7 +102,6 @@ class Restores:
             (self.books.hit if is_used else self.books.wasted).add(part)
         restore.published.clear()
         self._let_go(restore)
-        self.admit()
         return len(taken)
 
     def leave(self, task_id: int) -> None:
@@ -109,7 +110,6 @@ class Restores:
         if restore is not None:
             self._settle(restore, "cancelled")
             self._let_go(restore)
-            self.admit()
 
     def replace(self, other: Restores) -> None:
         """Go on counting where another one, whose trie is lost, ended. Its tasks enter anew."""
@@ -138,10 +138,12 @@ class Restores:
             self._give_back(reading)
             if restore is not None:
                 self._settle(restore, "error" if message.error else "complete")
-        self.admit()
 
     def admit(self) -> None:
-        """Begin the readings for which there is room, in order; those behind one without room wait too."""
+        """Begin the readings for which there is room, in order; those behind one without room wait too.
+
+        Room is made by steps and by messages: each plan tries it again.
+        """
         waiting = [each for each in self._restores.values() if not each.is_settled and each.reading is None]
         for restore in sorted(waiting, key=lambda each: (each.t_ready is None, each.serial)):
             assert self._tier is not None
@@ -160,7 +162,6 @@ class Restores:
         """Take note of the time, and of room that was made. Whether a task may go on."""
         if not self._restores:
             return False
-        n_settled = self._n_settled
         self.admit()
         now = self._clock()
         due = [each for each in self._open() if now >= self._deadline(each)]
@@ -168,7 +169,8 @@ class Restores:
             restore.is_due = True
             if self._tier is not None and self._tier.policy.name == "timeout":
                 self._settle(restore, "timeout")
-        return bool(due) or self._n_settled > n_settled
+        has_news, self._has_news = self._has_news, False
+        return bool(due) or has_news
 
     def check(self, waiting: Sequence[int]) -> None:
         """Raise AssertionError where something is held that no waiting task and no reading needs."""
@@ -192,10 +194,6 @@ class Restores:
 
     # --------------------------------------------------------------- phases
 
-    @property
-    def _n_settled(self) -> int:
-        return sum(each.is_settled for each in self._restores.values())
-
     def _open(self) -> Iterator[Restore]:
         """Those whose time may come."""
         return (each for each in self._restores.values() if not each.is_settled and not each.is_due)
@@ -209,11 +207,16 @@ class Restores:
         """Find what could be read. A restore for which that is nothing is settled."""
         task = restore.task
         most = task.n_reusable
-        # of a block that ends with the token behind the reusable ones all but that is of use
-        match = tier.disk.find(task.identity, task.tokens[: most + tier.cuts], tier.cuts)
-        gains = match.n > 0 and min(match.n, most) >= self._held(task) + LEAST_GAIN
-        restore.match, restore.is_settled = (match, False) if gains else (None, True)
-        restore.n = self._in_reach(tier, restore)
+        restore.match, restore.is_settled = None, True
+        try:
+            # of a block that ends with the token behind the reusable ones all but that is of use
+            match = tier.disk.find(task.identity, task.tokens[: most + tier.cuts], tier.cuts)
+        except Exception:  # no request fails for what it could have read
+            log.exception("the disk cache cannot be asked")
+            return
+        if min(match.n, most) >= self._held(task) + LEAST_GAIN:
+            restore.match, restore.is_settled = match, False
+            restore.n = self._in_reach(tier, restore)
 
     def _could_start(self, tier: Tier, restore: Restore) -> None:
         """What memory had of the prompt when it entered may be gone meanwhile."""
@@ -300,7 +303,7 @@ class Restores:
         """Read no more. ``reason`` None: there is nothing to be read any more."""
         if restore.is_settled:
             return
-        restore.is_settled = True
+        restore.is_settled = self._has_news = True
         if reason is not None:
             self.books.stops[reason] += 1
         self.books.waste(restore.arrived)

@@ -101,6 +101,27 @@ def test_best_effort_is_late_by_one_chunk_at_most(n_in_time: int) -> None:
     h.assert_nothing_is_held()
 
 
+def test_a_deadline_that_passes_while_no_slot_is_free_wakes_nobody_twice() -> None:
+    h = tiered("best-effort", n_slots=1)
+    h.ask(0, PROMPT)
+    h.ask(1, (5, 6, 7), n_predict=100)
+    h.step()
+    h.time.now += 10
+    h.step()
+    assert h.restores.wake_at is None and not h.books.stops["scheduled"]
+    h.read()
+    h.time.now += 2
+    assert h.restores.wake_at is not None, "what came moves the deadline"
+    h.step()
+    assert h.restores.wake_at is None
+    h.read()
+    h.run()
+    assert h.past(0)[0] >= 2 * CHUNK_TOKENS
+    while h.reader.pick():
+        h.read()
+    h.assert_nothing_is_held()
+
+
 def test_before_the_first_prompt_the_model_is_taken_for_fast() -> None:
     h = tiered("best-effort", token_seconds=0.0)
     h.ask(0, PROMPT)
@@ -225,6 +246,23 @@ def test_what_memory_lost_while_the_task_waited_is_read_at_its_turn() -> None:
     h.assert_nothing_is_held()
 
 
+def test_for_a_prompt_that_is_too_long_nothing_is_read() -> None:
+    h = tiered("wait")
+    h.ask(0, (*STORED, *range(4000)))
+    h.run()
+    assert h.has_ended(0) and h.reader.n_chunks == 0
+
+
+def test_a_prompt_that_is_refused_gives_back_what_was_read_for_it() -> None:
+    h = tiered("wait", cuts=False)
+    h.ask(0, PROMPT, n_cache_reuse=8)
+    h.read(3)
+    h.step()
+    assert h.has_ended(0) and not h.of(0, Started)
+    assert h.books.wasted.files == h.books.read.files > 0
+    h.assert_nothing_is_held()
+
+
 @pytest.mark.parametrize("fields", [{"cache_prompt": False}, {"is_embedding": True}])
 def test_tasks_that_reuse_nothing_read_nothing(fields: dict[str, bool]) -> None:
     h = tiered("wait")
@@ -329,18 +367,28 @@ def test_one_that_none_may_pass_lets_others_pass_while_it_waits_for_the_disk() -
     assert h.past(1) == (N, N)
 
 
-def test_those_that_could_start_are_read_for_first() -> None:
-    h = tiered("wait", n_slots=1)
+@pytest.mark.parametrize("limit", [None, BYTES * (N + 200)])
+def test_those_that_could_start_are_read_for_first(limit: int | None) -> None:
+    """With room for both, and with room for one."""
+    h = tiered("wait", limit=limit)
     h.store(other(2))
-    h.ask(0, (5, 6, 7), n_predict=12)
+    h.ask(0, (5, 6, 7), n_predict=60, id_slot=0)
     h.step()
+    node = fill(h)
+    h.trie.pin(node)
     h.ask(1, (*other(2), 1), id_slot=0)
     h.ask(2, PROMPT)
-    h.run(20)  # the slot is free now
-    h.read(6)
+    h.trie.unpin(node)
+    for _ in range(3):
+        h.step()
+        h.read()
+    h.step()
+    assert h.past(2) == (N, N) and not h.of(1, Started)
+    h.run() if limit is None else h.run(70)
+    h.read(3)
     h.run()
-    assert h.past(1)[0] == h.past(2)[0] == N
-    assert h.reader.order == [1] * 3 + [2] * 3
+    assert h.past(1) == (N, N)
+    h.assert_nothing_is_held()
 
 
 # ----------------------------------------------------------------------- room
@@ -362,19 +410,36 @@ def test_a_restore_that_finds_no_room_keeps_its_place_and_is_tried_again() -> No
     h.assert_nothing_is_held()
 
 
-def test_room_is_made_by_a_step_that_only_brings_state() -> None:
-    """The first of two prompts takes its state over; without a further message the second one is read."""
-    h = tiered("wait", limit=BYTES * (N + 200), n_slots=2)
+def test_room_is_made_by_a_step() -> None:
+    """The first of two prompts takes its state over and runs on; nobody asks for the second one again."""
+    h = tiered("wait", limit=BYTES * (N + 200))
     h.store(other(2))
-    h.ask(0, PROMPT, n_predict=1)
+    h.ask(0, PROMPT, n_predict=50)
     h.ask(1, (*other(2), 1), n_predict=1)
     h.read(3)
-    for _ in range(4):
+    for _ in range(2):
         h.step()
-    assert h.reader.pick(), "nobody had to ask again"
+    assert h.of(0, Started) and h.reader.pick()
     h.read(3)
     h.run()
     assert h.past(1) == (N, N)
+    h.assert_nothing_is_held()
+
+
+def test_one_that_waits_for_room_starts_when_memory_has_its_state() -> None:
+    h = tiered("wait", limit=BYTES * (N + 100))
+    node = fill(h)
+    h.trie.pin(node)
+    h.ask(0, (5, 6, 7), n_predict=20)
+    h.step()
+    h.ask(1, PROMPT)
+    h.step()
+    assert not h.of(1, Started) and not h.reader.readings
+    h.trie.unpin(node)
+    h.trie.insert(BASE_IDENTITY, STORED, lambda n: BYTES * n, lambda start, end: Text(STORED[:end], start))
+    h.step()
+    assert h.past(1) == (N, 0)
+    h.run()
     h.assert_nothing_is_held()
 
 
