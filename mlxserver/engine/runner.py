@@ -130,7 +130,8 @@ class Runner:
                 self._mover.give_up(move)
 
     def _prompt(self, step: Step, chunk: Chunk) -> None:
-        caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens))
+        # scales are the clients', and whatever large ones make overflow stays with their own rows
+        caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens), finite=bool(chunk.adapters))
         self._adapters.use([chunk.adapters])
         self._module(mx.array([chunk.tokens], dtype=mx.int32), cache=caches)
         arrays = self._states.arrays()
@@ -185,8 +186,9 @@ class Runner:
     def _forward(self, step: Step, rows: list[Decode], tokens: mx.array) -> None:
         """``tokens`` (B,), one of each row. Where it raises, state is put back if it can be."""
         order = [row.slot for row in rows]
-        self._adapters.use([self._adapters_of[slot] for slot in order])
-        caches = self._states.decode(order)
+        adapters = [self._adapters_of[slot] for slot in order]
+        self._adapters.use(adapters)
+        caches = self._states.decode(order, finite=any(adapters))
         try:
             sampled = self._sampler.sample(self._module(tokens[:, None], cache=caches)[:, -1], order)
             mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]

@@ -25,9 +25,14 @@ class KVType:
     bits: int | None = None
     """A number's integer takes; None where the numbers are floats."""
 
-    def encode(self, array: mx.array) -> Parts:
-        """The parts that hold ``array``; its last axis must be a multiple of ``GROUP`` to be quantised."""
+    def encode(self, array: mx.array, finite: bool = False) -> Parts:
+        """The parts that hold ``array``; its last axis must be a multiple of ``GROUP`` to be quantised.
+
+        ``finite``: what is no finite number of this type is held as 0.
+        """
         held = array.astype(self.dtype)
+        if finite:
+            held = mx.where(mx.abs(held) < mx.inf, held, 0)
         return (held,) if self.bits is None else tuple(mx.quantize(held, GROUP, self.bits))
 
     def decode(self, parts: Sequence[mx.array], dtype: mx.Dtype) -> mx.array:

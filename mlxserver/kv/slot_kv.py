@@ -25,6 +25,9 @@ class RowSpan:
     row: int
     start: int
     n_new: int
+    finite: bool = False
+    """Other numbers are held as 0. A masked column is multiplied by 0, which an infinite one survives:
+    it would reach whatever shorter row has this one's place in a later batch."""
 
     @property
     def end(self) -> int:
@@ -38,6 +41,8 @@ class RowBlock:
     lo: int
     hi: int
     starts: tuple[int, ...]
+    finite: bool = False
+    """As of a RowSpan."""
     rows: mx.array = field(init=False)
     """(B,) row indices."""
     offsets: mx.array = field(init=False)
@@ -108,6 +113,10 @@ class SlotKV:
         for buffer, part in self._pairs(keys, values):
             buffer[block.rows, :, block.offsets] = part[:, :, 0]
 
+    def encode(self, keys: mx.array, values: mx.array, finite: bool) -> tuple[Parts, Parts]:
+        """Keys and values as they are held."""
+        return self.key_type.encode(keys, finite), self.value_type.encode(values, finite)
+
     def decode(
         self, rows: slice, end: int, key_dtype: mx.Dtype, value_dtype: mx.Dtype
     ) -> tuple[mx.array, mx.array]:
@@ -158,7 +167,8 @@ class RowView:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         layer, span = self._layer, self._span
-        layer.write(span.row, span.start, layer.key_type.encode(keys), layer.value_type.encode(values))
+        held = layer.encode(keys, values, span.finite)
+        layer.write(span.row, span.start, *held)
         self.offset = span.end
         return layer.decode(slice(span.row, span.row + 1), span.end, keys.dtype, values.dtype)
 
@@ -178,7 +188,7 @@ class BlockView:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         layer, block = self._layer, self._block
-        layer.write_rows(block, layer.key_type.encode(keys), layer.value_type.encode(values))
+        layer.write_rows(block, *layer.encode(keys, values, block.finite))
         return layer.decode(slice(block.lo, block.hi), block.end, keys.dtype, values.dtype)
 
     def make_mask(

@@ -190,21 +190,24 @@ class SlotStates:
             layer.write(self._row[target], layer.read(self._row[source]))
             self._length[target] = end
 
-    def prompt_chunk(self, slot: int, n_new: int) -> list[Any]:
-        """One cache a layer for ``n_new`` tokens of this slot alone; the slot is that much longer then."""
-        span = RowSpan(self._row[slot], self._length[slot], n_new)
+    def prompt_chunk(self, slot: int, n_new: int, finite: bool = False) -> list[Any]:
+        """One cache a layer for ``n_new`` tokens of this slot alone; the slot is that much longer then.
+
+        ``finite``: the evaluation may overflow, and what is held of it is to be finite all the same.
+        """
+        span = RowSpan(self._row[slot], self._length[slot], n_new, finite)
         self._length[slot] += n_new
         return [
             RowView(layer, span) if isinstance(layer, SlotKV) else layer.one(span.row)
             for layer in self._layers
         ]
 
-    def decode(self, slots: Sequence[int]) -> list[Any]:
+    def decode(self, slots: Sequence[int], finite: bool = False) -> list[Any]:
         """One cache a layer for one token of each of ``slots``, in the order of ``arrange``."""
         if len(slots) == 1:
-            return self.prompt_chunk(slots[0], 1)
+            return self.prompt_chunk(slots[0], 1, finite)
         rows = tuple(self._row[slot] for slot in slots)
-        block = RowBlock(rows[0], rows[-1] + 1, tuple(self._length[slot] for slot in slots))
+        block = RowBlock(rows[0], rows[-1] + 1, tuple(self._length[slot] for slot in slots), finite)
         for slot in slots:
             self._length[slot] += 1
         return [

@@ -66,6 +66,15 @@ def test_floats_are_only_cast(name: str, dtype: mx.Dtype) -> None:
     )
 
 
+@pytest.mark.parametrize("name", KV_TYPES)
+def test_what_is_no_finite_number_is_held_as_0_where_that_is_asked(name: str) -> None:
+    kind, array = KV_TYPES[name], mx.full((1, 1, 4, GROUP), 3.25)
+    odd = mx.array([mx.nan, mx.inf, -mx.inf, 3e38])[None, None, :, None] * mx.ones((1, 1, 4, GROUP))
+    found = kind.decode(kind.encode(mx.concatenate([array, odd], axis=2), finite=True), mx.float32)
+    assert mx.isfinite(found).all() and mx.array_equal(found[:, :, :4], array)
+    assert not found[:, :, 4:7].any()
+
+
 @pytest.mark.parametrize("name", QUANTISED)
 @pytest.mark.parametrize("value", [0.0, 3.25, -60000.0])
 def test_equal_numbers_are_kept(name: str, value: float) -> None:

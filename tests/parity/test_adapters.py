@@ -62,6 +62,20 @@ def test_rows_of_a_mixed_batch_give_what_they_give_alone(adapted: Adapted) -> No
     assert together == [adapted.cold(p, adapters) for p, adapters in zip(prompts, sets, strict=True)]
 
 
+def test_what_overflows_stays_in_its_own_row(adapted: Adapted) -> None:
+    """Its state lies behind that of shorter rows in later batches, where a mask multiplies it by 0."""
+    overflow = ((adapted.a, 3e38),)
+    for slot in range(3):
+        adapted.ask([slot, *PROMPT], overflow, id_slot=slot)
+    prompts = [PROMPT, PROMPT[:7], PROMPT[:40]]
+    ids = [adapted.send(prompt, id_slot=slot) for slot, prompt in enumerate(prompts)]
+    assert adapted.bench.finish(*ids) == [adapted.cold(prompt) for prompt in prompts]
+    adapted.send([9, *PROMPT], overflow, id_slot=0)
+    sets = adapted.sets()[1:3]
+    ids = [adapted.send([8, *PROMPT[:9]], adapters) for adapters in sets]
+    assert adapted.bench.finish(*ids) == [adapted.cold([8, *PROMPT[:9]], adapters) for adapters in sets]
+
+
 def test_the_same_prompt_is_reused_within_a_set_and_never_across(adapted: Adapted) -> None:
     for turn in range(2):
         for adapters in adapted.sets():
