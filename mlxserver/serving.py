@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -21,6 +23,7 @@ from mlxserver.api.app import make_app
 from mlxserver.api.state import Ready, ServerState
 from mlxserver.chat.errors import TemplateError
 from mlxserver.chat.template import ChatTemplate, Vocabulary, make_template
+from mlxserver.connection import MAX_HEAD, Bounds, connections_with
 from mlxserver.engine.mailbox import NATIVE_THREADS
 from mlxserver.engine_start import StartedEngine, start_engine
 from mlxserver.models.errors import ModelError
@@ -36,6 +39,11 @@ DRAIN_SECONDS = 5
 """How long answers under way may take once the server stops."""
 LAST_WORDS_SECONDS = 0.5
 """How long those that then have to end may take to say so."""
+FILES, MOST_FILES = 8192, 65536
+"""Open files that are asked for, and counted on at most."""
+OTHER_FILES = 128
+"""Open files that are no connections."""
+LEAST_CONNECTIONS = 32
 
 
 class Server(uvicorn.Server):
@@ -127,16 +135,36 @@ def uvicorn_config(app: Any, options: Any) -> uvicorn.Config:
         app,
         lifespan="off",
         interface="asgi3",
+        http=connections_with(bounds_of(options)),
+        h11_max_incomplete_event_size=MAX_HEAD,
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         headers=[("Server", "llama.cpp")],
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2 * DRAIN_SECONDS,
         ssl_keyfile=options.ssl_key_file if is_secure else None,
         ssl_certfile=options.ssl_cert_file if is_secure else None,
     )
+
+
+def bounds_of(options: Any) -> Bounds:
+    """By default as many connections as the system lets the process open, but for what else it opens."""
+    most = options.max_connections or max(LEAST_CONNECTIONS, _raised_file_limit() - OTHER_FILES)
+    return Bounds(most, options.timeout if options.timeout > 0 else None)
+
+
+def _raised_file_limit() -> int:
+    """How many files may be open; a low limit is raised as far as that takes no rights."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_FILES if soft == resource.RLIM_INFINITY else min(soft, MOST_FILES)
 
 
 def address_of(listener: socket.socket, options: Any) -> str:

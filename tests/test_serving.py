@@ -46,7 +46,11 @@ def started(closed: list[bool] | None = None) -> Any:
     )
     client.attach(engine, CONFIG)
     return SimpleNamespace(
-        model=served_state().model, client=client, engine=engine, failed=loop.create_future()
+        model=served_state().model,
+        client=client,
+        engine=engine,
+        adapters=[],
+        failed=loop.create_future(),
     )
 
 

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mlxserver.api.auth import ApiKeys
 from mlxserver.api.cors import Cors
 from mlxserver.api.gates import Limits, Readiness
+from mlxserver.api.hosts import Hosts
 from mlxserver.api.own_routes import OWN_ROUTES
 from mlxserver.api.router import Router
 from mlxserver.api.routes import ROUTES, Route
@@ -16,7 +17,7 @@ from mlxserver.options.vertex import VertexAi
 
 
 def make_app(state: ServerState, vertex: VertexAi | None = None) -> ASGIApp:
-    """CORS header, OPTIONS, readiness, key, route.
+    """Host, CORS header, OPTIONS, readiness, key, route.
 
     Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that no header can hold
     and for routes of ``vertex`` that are taken.
@@ -33,7 +34,7 @@ def make_app(state: ServerState, vertex: VertexAi | None = None) -> ASGIApp:
     app = Limits(app, options.timeout)
     if options.api_key:
         app = ApiKeys(app, options.api_key)
-    return _HttpOnly(Cors(Readiness(app, state), options))
+    return _HttpOnly(Hosts(Cors(Readiness(app, state), options), options.allowed_hosts))
 
 
 class _HttpOnly:

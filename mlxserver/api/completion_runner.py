@@ -26,6 +26,7 @@ from mlxserver.api.generation_settings import generation_settings, short_setting
 from mlxserver.api.json_body import type_name
 from mlxserver.api.json_response import json_response
 from mlxserver.api.prompts import check_tokens, tokenize_prompts
+from mlxserver.api.queue_room import check_room
 from mlxserver.api.sse import event_stream
 from mlxserver.api.sse_frame import frame, text_frame
 from mlxserver.api.state import ServerState
@@ -244,6 +245,7 @@ def start(
         chosen = [state.adapters.choose(dict(request.lora), prompt) for prompt in prompts]
     except ValueError as error:
         raise invalid_request(str(error)) from None
+    check_room(len(prompts) * len(requests), state)
     for prompt, adapters in zip(prompts, chosen, strict=True):
         run = state.engine.submit(_task(requests, prompt, state, identity, adapters))
         for own, run_of_own in zip(requests, _family(run), strict=True):

@@ -13,6 +13,7 @@ from mlxserver.api.completion_runner import unless_disconnected
 from mlxserver.api.errors import error_of, invalid_request
 from mlxserver.api.generation_settings import generation_settings, short_settings
 from mlxserver.api.prompts import check_tokens
+from mlxserver.api.queue_room import check_room
 from mlxserver.api.state import ServerState
 from mlxserver.engine.task import Failed, Finished, Task, Vectors
 from mlxserver.kv.identity import Adapters, CacheIdentity
@@ -46,6 +47,7 @@ async def evaluate(
     except ValueError as error:
         raise invalid_request(str(error)) from None
     adapters = _adapters(state)
+    check_room(len(prompts), state)
     runs = [state.engine.submit(_task(prompt, normalize, state, adapters)) for prompt in prompts]
     return await unless_disconnected(request, _all_vectors(runs))
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from mlxserver.engine.task import Failed
 
+RETRY_SECONDS = 1
+"""When a client may come again that was sent away for want of room."""
+
 STATUS = {
     "invalid_request_error": 400,
     "exceed_context_size_error": 400,
@@ -35,6 +38,13 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON body of a handler's error."""
         return {"error": {"code": self.status, "message": self.message, "type": self.type, **self.fields}}
+
+
+class Busy(ApiError):
+    """The server has too much to do just now; the client is told to come again."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("unavailable_error", message)
 
 
 class RequestFault(ApiError):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mlxserver.api.errors import FAILED, LOADING, ApiError
+from mlxserver.api.errors import FAILED, LOADING, ApiError, Busy
 from mlxserver.api.json_response import json_response
 from mlxserver.api.state import ServerState
 
 MAX_BODY = 100 * 1024 * 1024
+MAX_HELD = 10 * MAX_BODY
+BODY_SECONDS, BODY_RATE = 60.0, 4096
+LONGEST_LENGTH = 18
+"""Digits of a body's length; more are none."""
 COMPRESSIONS = frozenset({"gzip", "deflate", "br", "zstd"})
 """Encodings of a body that are refused; unknown ones are taken for none, as llama-server does."""
 
@@ -45,47 +51,73 @@ class Readiness:
 
 
 class Limits:
-    """Bounds a request's body, and the seconds that one read or write may take."""
+    """Bounds requests' bodies: each one's size and time, and the sizes of all that are held together."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
         self._seconds = seconds if seconds > 0 else None
+        self._held = Held()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(self._seconds):
-                await send(message)
+        body = _Body(receive, self._seconds, Headers(scope=scope), self._held)
+        try:
+            await self._app(scope, body, send)
+        finally:
+            self._held.n_bytes -= body.size
 
-        await self._app(scope, _Body(receive, self._seconds, Headers(scope=scope)), send_in_time)
+
+@dataclass(slots=True)
+class Held:
+    """Bytes of the bodies of all requests that are not answered yet."""
+
+    n_bytes: int = 0
 
 
 class _Body:
-    """Raises ``BodyError`` where the body is too large, too slow or compressed."""
+    """Raises ``BodyError`` where the body is too large, too slow or compressed.
 
-    def __init__(self, receive: Receive, seconds: float | None, headers: Headers) -> None:
+    One read may take ``seconds``; the whole may take BODY_SECONDS, and a second more for BODY_RATE bytes.
+    """
+
+    def __init__(self, receive: Receive, seconds: float | None, headers: Headers, held: Held) -> None:
         self._receive = receive
         self._seconds = seconds
-        self._size = 0
+        self.size = 0
         length = headers.get("content-length", "")
-        self._announced = int(length) if length.isdecimal() else 0
+        self._announced = int(length) if length.isdecimal() and len(length) <= LONGEST_LENGTH else 0
         encodings = headers.get("content-encoding", "").lower().replace(" ", "").split(",")
         self._is_compressed = not COMPRESSIONS.isdisjoint(encodings)
         self._is_read = False
+        self._held = held
+        self._began = 0.0
 
     async def __call__(self) -> Message:
         if self._is_read:
             return await self._receive()
         if self._is_compressed:
             raise BodyError(415, "Unsupported Media Type")
-        if max(self._announced, self._size) > MAX_BODY:
-            raise BodyError(413, "Payload Too Large")
+        self._check_size(max(self._announced, self.size))
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._time_left()):
                 message = await self._receive()
         except TimeoutError:
             raise BodyError(408, "Request Timeout") from None
-        self._size += len(message.get("body", b""))
+        n_bytes = len(message.get("body", b""))
+        self.size += n_bytes
+        self._held.n_bytes += n_bytes
         self._is_read = not message.get("more_body", False)
-        if self._size > MAX_BODY:
-            raise BodyError(413, "Payload Too Large")
+        self._check_size(self.size)
         return message
+
+    def _check_size(self, size: int) -> None:
+        if size > MAX_BODY:
+            raise BodyError(413, "Payload Too Large")
+        if self._held.n_bytes - self.size + size > MAX_HELD:
+            raise Busy("The requests at work are too large together")
+
+    def _time_left(self) -> float | None:
+        if self._seconds is None:
+            return None
+        now = time.monotonic()
+        self._began = self._began or now
+        return min(self._seconds, self._began + BODY_SECONDS + self.size / BODY_RATE - now)

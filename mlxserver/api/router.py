@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mlxserver.api.errors import NOT_FOUND, ApiError, RequestFault, server_error
+from mlxserver.api.errors import NOT_FOUND, RETRY_SECONDS, ApiError, Busy, RequestFault, server_error
 from mlxserver.api.json_response import json_response
 from mlxserver.api.routes import Route
 from mlxserver.api.state import ServerState
@@ -123,7 +123,10 @@ async def answer_of(handler: Handler, request: Request, state: ServerState) -> R
 
 
 def error_response(error: ApiError) -> Response:
-    return json_response(error.body(), error.status)
+    response = json_response(error.body(), error.status)
+    if isinstance(error, Busy):
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
 
 
 async def _serve_file(files: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -24,13 +24,16 @@ from mlxserver.engine.mailbox import (
     Submit,
     UnloadAdapter,
 )
-from mlxserver.engine.task import Event, Failed, Finished, Snapshot, Task
+from mlxserver.engine.task import Event, Failed, Finished, Snapshot, Task, Token
 from mlxserver.kv.block_ledger import BlockChange
 
 if TYPE_CHECKING:
     from mlxserver.engine.engine import Engine
 
 T = TypeVar("T")
+
+MAX_UNREAD = 65_536
+"""Tokens, and candidates beside them, that a client may leave unread; its task ends then."""
 
 
 class Run:
@@ -41,13 +44,14 @@ class Run:
         self.children = children
         self._client = client
         self._pending: list[Event] = []
+        self._n_unread = 0
         self._arrived = asyncio.Event()
 
     async def events(self) -> list[Event]:
         """Everything that arrived since the last call; waits for at least one event."""
         await self._arrived.wait()
         self._arrived.clear()
-        events, self._pending = self._pending, []
+        events, self._pending, self._n_unread = self._pending, [], 0
         return events
 
     def stop(self, n_generated: int) -> None:
@@ -62,9 +66,16 @@ class Run:
         """Free the slot; no event follows. Harmless when the task has ended."""
         self._client.forget(self.task_id)
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, event: Event) -> bool:
+        """False for a run whose events nobody reads: it has failed, and its task is to be cancelled."""
         self._pending.append(event)
         self._arrived.set()
+        if isinstance(event, Token):
+            self._n_unread += 1 if event.probs is None else 1 + len(event.probs.top)
+        if self._n_unread <= MAX_UNREAD:
+            return True
+        self._pending.append(Failed(self.task_id, "server_error", "The answer is read too slowly"))
+        return False
 
 
 class EngineClient:
@@ -97,6 +108,11 @@ class EngineClient:
     def n_ctx(self) -> int:
         """The context of one slot."""
         return self.config.n_ctx_slot
+
+    @property
+    def n_open(self) -> int:
+        """Tasks that run or wait for a slot."""
+        return len(self._runs)
 
     def new_task_id(self) -> int:
         return next(self._ids)
@@ -203,6 +219,8 @@ class EngineClient:
             run = self._runs.get(event.task_id)
             if run is None:
                 continue
-            run.deliver(event)
+            is_read = run.deliver(event)
             if isinstance(event, (Finished, Failed)):
                 del self._runs[event.task_id]
+            elif not is_read:
+                self.forget(event.task_id)

@@ -145,6 +145,7 @@ class FakeEngine:
     """Gives each submitted task the next script: a text, a list of tokens, or a failure."""
 
     n_ctx = 512
+    n_open = 0
 
     def __init__(self, *scripts: str | Sequence[int] | Failed, n_slots: int = 4, **run_fields: Any) -> None:
         self.n_slots = n_slots

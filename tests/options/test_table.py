@@ -71,6 +71,9 @@ def test_own_options_are_few() -> None:
         "cache_disk_size",
         "cache_disk_prefetch",
         "cache_disk_timeout",
+        "max_queue",
+        "max_connections",
+        "allowed_hosts",
     ]
     assert all(row.env and row.env.startswith("MLXSERVER_") for row in own_rows())
 
