@@ -191,8 +191,8 @@ class Scheduler:
             if slot and chunk.end < slot.n_prompt - 1:
                 self._progress(slot, chunk.end, now)
         for sampled in result.tokens:
-            slot = self._slot_of(sampled.task_id)
-            if slot and slot.state is SlotState.GENERATING:
+            slot = self.slots[sampled.slot]
+            if slot.task_id == sampled.task_id and slot.state is SlotState.GENERATING:
                 self._take(slot, sampled, now)
         for embedded in result.embedded:
             self._take_embedded(embedded, now)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from mlxserver.engine.plan import Chunk, Decode, Embed, Plan
 from mlxserver.engine.slot import Slot
@@ -11,12 +11,15 @@ from mlxserver.engine.task import AdapterCounters, Counters
 
 
 class Tally:
-    """``counters`` is a new object after each change, so that a snapshot may keep it."""
-
     def __init__(self) -> None:
-        self.counters = Counters()
+        self._totals: defaultdict[str, float] = defaultdict(int)
+        """By the names of the fields of Counters."""
         self.adapters: Mapping[str, AdapterCounters] = {}
-        """By digest; a new object after each change too."""
+        """By digest; a new object after each change, so that a snapshot may keep it."""
+
+    @property
+    def counters(self) -> Counters:
+        return Counters(**self._totals)  # type: ignore[arg-type]
 
     def took_over(self, n: int) -> None:
         """A prompt began with ``n`` tokens from the cache."""
@@ -32,8 +35,7 @@ class Tally:
         if not busy:
             return
         n_cells = [slot.n_cells for slot in slots] + [e.start + len(e.tokens) for e in plan.embeds]
-        most = max(self.counters.n_tokens_max, *n_cells)
-        self.counters = replace(self.counters, n_tokens_max=most)
+        self._totals["n_tokens_max"] = max(self._totals["n_tokens_max"], *n_cells)
         self._add(prompt_tokens=plan.n_prompt + len(plan.joins), decodes=1, busy_slots=len(busy))
 
     def ended(self, slot: Slot, n_generated: int) -> None:
@@ -53,5 +55,5 @@ class Tally:
             self.adapters = {**self.adapters, digest: new}
 
     def _add(self, **more: float) -> None:
-        totals = {name: getattr(self.counters, name) + value for name, value in more.items()}
-        self.counters = replace(self.counters, **totals)
+        for name, value in more.items():
+            self._totals[name] += value

@@ -43,17 +43,28 @@ class RowBlock:
     starts: tuple[int, ...]
     finite: bool = False
     """As of a RowSpan."""
-    rows: mx.array = field(init=False)
-    """(B,) row indices."""
     offsets: mx.array = field(init=False)
     """(B,) positions of the new tokens."""
     end: int = field(init=False)
+    is_even: bool = field(init=False)
+    """All rows are equally long."""
     masks: dict[int | None, mx.array | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rows = mx.arange(self.lo, self.hi)
         self.offsets = mx.array(self.starts, dtype=mx.int32)
         self.end = max(self.starts) + 1
+        self.is_even = min(self.starts) == max(self.starts)
+
+    def put(self, buffer: mx.array, part: mx.array) -> mx.array:
+        """``buffer`` with the rows' tokens of ``part`` (B, heads, 1, width), by few operations."""
+        if self.is_even:
+            buffer[self.lo : self.hi, :, self.end - 1 : self.end] = part
+        elif self.hi - self.lo == buffer.shape[0]:
+            columns = mx.broadcast_to(self.offsets[:, None, None, None], part.shape)
+            return mx.put_along_axis(buffer, columns, part, axis=2)
+        else:
+            buffer[mx.arange(self.lo, self.hi), :, self.offsets] = part[:, :, 0]
+        return buffer
 
     def mask(self, window_size: int | None) -> mx.array | None:
         """(B, 1, 1, end), true where a row's own tokens are; None where every row sees every column."""
@@ -62,8 +73,7 @@ class RowBlock:
         return self.masks[window_size]
 
     def _mask(self, window_size: int | None) -> mx.array | None:
-        uniform = min(self.starts) == max(self.starts)
-        if uniform and (window_size is None or self.end <= window_size):
+        if self.is_even and (window_size is None or self.end <= window_size):
             return None
         columns = mx.arange(self.end)[None]
         position = self.offsets[:, None]
@@ -110,8 +120,8 @@ class SlotKV:
     def write_rows(self, block: RowBlock, keys: Parts, values: Parts) -> None:
         """Put one token (B, heads, 1, width) in each row of a block."""
         self.reserve(block.hi, block.end, keys, values)
-        for buffer, part in self._pairs(keys, values):
-            buffer[block.rows, :, block.offsets] = part[:, :, 0]
+        self.keys = tuple(map(block.put, self.keys, keys))
+        self.values = tuple(map(block.put, self.values, values))
 
     def encode(self, keys: mx.array, values: mx.array, finite: bool) -> tuple[Parts, Parts]:
         """Keys and values as they are held."""
