@@ -30,6 +30,7 @@ from mlxserver.api.queue_room import check_room
 from mlxserver.api.sse import event_stream
 from mlxserver.api.sse_frame import frame, text_frame
 from mlxserver.api.state import ServerState
+from mlxserver.api.tenant import tenant_of
 from mlxserver.engine.task import Event, Task
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 from mlxserver.sampling.grammar.compiler import compiler_of
@@ -229,7 +230,7 @@ async def check_grammar(completion: CompletionRequest, state: ServerState) -> No
 
 def _identity(request: Request, state: ServerState) -> CacheIdentity:
     """Whose stored prompts the request may use: with ``--cache-tenants`` those of its API key."""
-    return CacheIdentity(tenant=request.scope.get("tenant", "") if state.options.cache_tenants else "")
+    return CacheIdentity(tenant=tenant_of(request) if state.options.cache_tenants else "")
 
 
 def start(

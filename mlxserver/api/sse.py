@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.state import ServerState
+from mlxserver.api.tenant import tenant_of
 
 # otherwise a signal cuts streams off; here they end as every other answer does when the server stops
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
@@ -25,7 +26,7 @@ def event_stream(request: Request, events: AsyncGenerator[bytes], ping_interval:
     if not conversation_id:
         return raw_stream(events, ping_interval)
     state: ServerState = request.scope["server_state"]
-    return raw_stream(state.streams.open(conversation_id, events).read(0), ping_interval)
+    return raw_stream(state.streams.open(tenant_of(request), conversation_id, events).read(0), ping_interval)
 
 
 def raw_stream(data: AsyncGenerator[bytes], ping_interval: int = 0) -> Response:

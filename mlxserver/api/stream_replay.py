@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 
 MAX_BYTES = 4 * 1024 * 1024
 """What a stream keeps; older bytes go first."""
 KEPT_SECONDS = 300
 """How long a stream stays after its end."""
+MAX_ENDED_BYTES = 64 * 1024 * 1024
+"""What all streams that have ended keep together, each of them with OVERHEAD."""
+OVERHEAD = 4096
+
+Name = tuple[str, str]
+"""Owner and conversation."""
 
 
 class ReplayStream:
@@ -29,6 +35,10 @@ class ReplayStream:
     @property
     def is_done(self) -> bool:
         return self.completed_at != 0
+
+    @property
+    def n_kept(self) -> int:
+        return len(self._kept)
 
     @property
     def total_bytes(self) -> int:
@@ -85,40 +95,52 @@ class ReplayStream:
 
 
 class StreamRegistry:
-    """The streams of a server, one per conversation."""
+    """The streams of a server, one per owner and conversation.
+
+    An owner is an API key (``scope["tenant"]``): nobody reads, stops or finds what another key began.
+    """
 
     def __init__(self) -> None:
-        self._streams: dict[str, ReplayStream] = {}
+        self._streams: dict[Name, ReplayStream] = {}
 
-    def open(self, conversation_id: str, events: AsyncGenerator[bytes]) -> ReplayStream:
+    def open(self, owner: str, conversation_id: str, events: AsyncGenerator[bytes]) -> ReplayStream:
         """Starts recording ``events``; an earlier stream of the conversation is stopped."""
         self._forget_old()
-        self.stop(conversation_id)
-        stream = self._streams[conversation_id] = ReplayStream(conversation_id)
+        self.stop(owner, conversation_id)
+        stream = self._streams[owner, conversation_id] = ReplayStream(conversation_id)
         stream.record(events)
         return stream
 
-    def get(self, conversation_id: str) -> ReplayStream | None:
+    def get(self, owner: str, conversation_id: str) -> ReplayStream | None:
         self._forget_old()
-        return self._streams.get(conversation_id)
+        return self._streams.get((owner, conversation_id))
 
-    def stop(self, conversation_id: str) -> None:
+    def stop(self, owner: str, conversation_id: str) -> None:
         """Stops and forgets the stream, if there is one."""
-        stream = self._streams.pop(conversation_id, None)
+        stream = self._streams.pop((owner, conversation_id), None)
         if stream is not None:
             stream.stop()
 
-    def matching(self, conversation_id: str) -> list[ReplayStream]:
-        """The streams named so, or so with ``::`` and a model's name behind."""
+    def matching(self, owner: str, names: Collection[str]) -> list[ReplayStream]:
+        """By name the streams named so, or so with ``::`` and a model's name behind."""
         self._forget_old()
-        return [
-            stream
-            for name, stream in self._streams.items()
-            if name == conversation_id or name.startswith(f"{conversation_id}::")
-        ]
+        by_name: dict[str, list[ReplayStream]] = {name: [] for name in names}
+        lengths = {len(name) for name in by_name}
+        for (of, name), stream in self._streams.items():
+            if of == owner:
+                for length in lengths:
+                    if (length == len(name) or name.startswith("::", length)) and name[:length] in by_name:
+                        by_name[name[:length]].append(stream)
+        return [stream for streams in by_name.values() for stream in streams]
 
     def _forget_old(self) -> None:
+        """Streams that have ended go when their time is over, and the oldest of them for want of room."""
         limit = time.time() - KEPT_SECONDS
-        for name, stream in list(self._streams.items()):
-            if stream.is_done and stream.completed_at <= limit:
-                del self._streams[name]
+        ended = sorted(
+            ((stream.completed_at, name) for name, stream in self._streams.items() if stream.is_done),
+        )
+        n_bytes = sum(self._streams[name].n_kept + OVERHEAD for _, name in ended)
+        for completed_at, name in ended:
+            if completed_at > limit and n_bytes <= MAX_ENDED_BYTES:
+                break
+            n_bytes -= self._streams.pop(name).n_kept + OVERHEAD

@@ -12,11 +12,15 @@ from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
 from mlxserver.api.sse import raw_stream
 from mlxserver.api.state import ServerState
+from mlxserver.api.tenant import tenant_of
+
+MAX_NAMES = 4096
+"""Conversations that one lookup may name."""
 
 
 async def read_stream(request: Request, state: ServerState) -> Response:
     """The bytes of a conversation's stream from an offset on, then what still comes."""
-    stream = state.streams.get(_conversation_id(request))
+    stream = state.streams.get(tenant_of(request), _conversation_id(request))
     if stream is None:
         raise ApiError("not_found_error", "Stream not found or expired")
     offset = _offset(request.query_params.get("from", ""))
@@ -27,7 +31,7 @@ async def read_stream(request: Request, state: ServerState) -> Response:
 
 async def stop_stream(request: Request, state: ServerState) -> Response:
     """Ends the conversation's completion and forgets its stream, if there is one."""
-    state.streams.stop(_conversation_id(request))
+    state.streams.stop(tenant_of(request), _conversation_id(request))
     return Response(status_code=204, headers={"Content-Type": "application/json"})
 
 
@@ -40,6 +44,8 @@ async def lookup_streams(request: Request, state: ServerState) -> Response:
         return json_response({"error": {"message": message, "type": "invalid_request_error"}}, 400)
     ids = body.get("conversation_ids") if isinstance(body, dict) else None
     names = [name for name in ids if isinstance(name, str) and name] if isinstance(ids, list) else []
+    if len(names) > MAX_NAMES:
+        raise invalid_request(f"more than {MAX_NAMES} conversation ids")
     return json_response(
         [
             {
@@ -49,8 +55,7 @@ async def lookup_streams(request: Request, state: ServerState) -> Response:
                 "started_at": stream.started_at,
                 "completed_at": stream.completed_at,
             }
-            for name in names
-            for stream in state.streams.matching(name)
+            for stream in state.streams.matching(tenant_of(request), names)
         ]
     )
 

@@ -66,7 +66,7 @@ class TestRoutes:
             state = state_with_stream()
             async with async_client(state) as client:
                 await chat(client, **body)
-            assert state.streams.get("c") is None
+            assert state.streams.get("", "c") is None
 
         asyncio.run(run())
 
@@ -115,7 +115,7 @@ async def forever(closed: list[bool]) -> AsyncGenerator[bytes]:
 
 def test_readers_get_what_comes_later_too() -> None:
     async def run() -> None:
-        stream = StreamRegistry().open("c", numbers("1", "2"))
+        stream = StreamRegistry().open("", "c", numbers("1", "2"))
         whole, late = await asyncio.gather(read(stream), read(stream, 9))
         assert whole == b"data: 1\n\ndata: 2\n\n"
         assert late == whole[9:]
@@ -141,13 +141,13 @@ def test_old_bytes_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -
 def test_a_new_stream_of_a_conversation_stops_the_old_one() -> None:
     async def run() -> None:
         registry, closed = StreamRegistry(), list[bool]()
-        old = registry.open("c", forever(closed))
+        old = registry.open("", "c", forever(closed))
         await asyncio.sleep(0.01)
-        new = registry.open("c", numbers("1"))
+        new = registry.open("", "c", numbers("1"))
         await asyncio.sleep(0.01)
         assert closed == [True]
         assert old.is_done
-        assert registry.get("c") is new
+        assert registry.get("", "c") is new
 
     asyncio.run(run())
 
@@ -155,10 +155,68 @@ def test_a_new_stream_of_a_conversation_stops_the_old_one() -> None:
 def test_a_stream_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         registry = StreamRegistry()
-        stream = registry.open("c::model", numbers("1"))
+        stream = registry.open("", "c::model", numbers("1"))
         await read(stream)
-        assert registry.matching("c") == [stream]
+        assert registry.matching("", ["c"]) == [stream]
         monkeypatch.setattr(stream_replay, "KEPT_SECONDS", -1)
-        assert registry.matching("c") == []
+        assert registry.matching("", ["c"]) == []
 
     asyncio.run(run())
+
+
+def test_a_name_is_whole_up_to_its_double_colons() -> None:
+    async def run() -> None:
+        registry = StreamRegistry()
+        streams = [registry.open("", name, numbers("1")) for name in ("c", "c::m", "c::m::x", "cc::m", "::c")]
+        for names, found in ((["c"], [0, 1, 2]), (["c::m", "c"], [1, 2, 0, 1, 2]), (["c:", "m"], [])):
+            assert registry.matching("", names) == [streams[number] for number in found]
+
+    asyncio.run(run())
+
+
+def test_ended_streams_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_replay, "MAX_ENDED_BYTES", 3 * (stream_replay.OVERHEAD + 9))
+
+    async def run() -> None:
+        registry, closed = StreamRegistry(), list[bool]()
+        running = registry.open("", "running", forever(closed))
+        for number in range(6):
+            await read(registry.open("", str(number), numbers("1")))
+        kept = [number for number in range(6) if registry.get("", str(number))]
+        assert kept == [3, 4, 5]
+        assert registry.get("", "running") is running
+        registry.stop("", "running")
+
+    asyncio.run(run())
+
+
+class TestOwners:
+    """A stream belongs to the key that began it."""
+
+    def test_another_key_cannot_read_find_stop_or_replace_it(self) -> None:
+        async def run() -> None:
+            state = served_state("--api-key", "one,two", engine=FakeEngine([*b"ok", EOS]))
+            async with async_client(state) as client:
+
+                async def ask(key: str, method: str, path: str, **fields: Any) -> httpx.Response:
+                    headers = {"Authorization": f"Bearer {key}", "X-Conversation-Id": "c"}
+                    return await client.request(method, path, headers=headers, **fields)
+
+                first = (await ask("one", "POST", "/v1/chat/completions", json=CHAT)).text
+                found = {"json": {"conversation_ids": ["c"]}}
+                assert (await ask("two", "GET", "/v1/stream?conv_id=c")).status_code == 404
+                assert (await ask("two", "POST", "/v1/streams/lookup", **found)).json() == []
+                assert (await ask("two", "DELETE", "/v1/stream?conv_id=c")).status_code == 204
+                other = (await ask("two", "POST", "/v1/chat/completions", json=CHAT)).text
+                assert (await ask("one", "GET", "/v1/stream?conv_id=c")).text == first != other
+                assert (await ask("two", "GET", "/v1/stream?conv_id=c")).text == other
+                assert len((await ask("one", "POST", "/v1/streams/lookup", **found)).json()) == 1
+
+        asyncio.run(run())
+
+    def test_a_lookup_names_few_conversations(self) -> None:
+        answer = served().post("/v1/streams/lookup", json={"conversation_ids": ["c"] * 4097})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (
+            400,
+            "more than 4096 conversation ids",
+        )
