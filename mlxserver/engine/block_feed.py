@@ -54,13 +54,15 @@ class _Listener:
         self._is_cut_off = False
 
     def hear(self, changes: Sequence[BlockChange]) -> None:
-        if len(self._changes) + len(changes) > MAX_BEHIND:
+        if self._is_cut_off or len(self._changes) + len(changes) > MAX_BEHIND:
             self.cut_off()
+            return
         self._changes += changes
         self._arrived.set()
 
     def cut_off(self) -> None:
-        self._is_cut_off = True
+        """Nothing is kept for a listener that may take for ever to find out."""
+        self._is_cut_off, self._changes = True, []
         self._arrived.set()
 
     async def next(self) -> list[BlockChange] | None:

@@ -60,6 +60,24 @@ def test_who_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
+def test_nothing_is_kept_for_a_listener_that_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has stopped reading may stay so for as long as the server runs."""
+    monkeypatch.setattr(block_feed, "MAX_BEHIND", 3)
+
+    async def run() -> None:
+        feed = BlockFeed()
+        stream = feed.listen()
+        feed.take_in([change(1)])
+        assert len(await anext(stream)) == 1
+        (listener,) = feed._listeners
+        for n in range(9):
+            feed.take_in([change(n)])
+        assert listener._changes == []
+        assert [each async for each in stream] == []
+
+    asyncio.run(run())
+
+
 def test_the_end_of_the_server_ends_the_listeners() -> None:
     async def run() -> None:
         feed = BlockFeed()
