@@ -17,7 +17,7 @@ test: setup   ## unit tests, import test, tests on the real model, conformance c
 lint: setup   ## ruff and mypy
 	@scripts/lint
 
-bench: setup  ## tokens/s, time to first token and gaps beside mlx_lm.server
+bench: setup  ## plays workloads at mlxserver, mlx_lm.server and, with --llama-server in ARGS, llama-server
 	@scripts/bench $(ARGS)
 
 conformance: setup  ## the conformance cases; CONFORMANCE is the kit's folder

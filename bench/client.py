@@ -1,144 +1,132 @@
-"""Streams of /v1/completions with the time of every event."""
+"""Streamed requests with the time of every event.
+
+The client shares the machine with the server, so it only takes bytes and their times down while a stream runs
+and reads them when it has ended.
+"""
 
 from __future__ import annotations
 
 import json
-import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+TIMEOUT_SECONDS = 1800
+Piece = tuple[float, bytes]
+"""``time.perf_counter()`` of what came in at once, and that."""
+Message = dict[str, str]
 
 
-@dataclass
+@dataclass(frozen=True)
+class Request:
+    path: str
+    body: dict[str, Any]
+
+
+def completion(prompt: str, n_predict: int, **fields: Any) -> Request:
+    """Greedy, unless ``fields`` say otherwise."""
+    return Request("/v1/completions", {"prompt": prompt, **_common(n_predict), **fields})
+
+
+def chat(messages: Sequence[Message], n_predict: int, **fields: Any) -> Request:
+    return Request("/v1/chat/completions", {"messages": list(messages), **_common(n_predict), **fields})
+
+
+def _common(n_predict: int) -> dict[str, Any]:
+    return {
+        "model": "default_model",
+        "max_tokens": n_predict,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+@dataclass(frozen=True)
 class Stream:
-    """Times are ``time.perf_counter()`` of each event that carried text."""
+    """``times``: of the events that carried text. Seconds of ``time.perf_counter()``."""
 
-    sent: float = 0.0
-    times: list[float] = field(default_factory=list)
+    sent: float
+    times: tuple[float, ...] = ()
+    text: str = ""
     n_prompt: int = 0
+    n_cached: int = 0
     n_tokens: int = 0
-    cached: int = 0
+    ended: float = 0.0
 
     @property
     def first_token_seconds(self) -> float:
         return self.times[0] - self.sent
 
     @property
-    def gaps(self) -> list[float]:
-        return [b - a for a, b in zip(self.times, self.times[1:], strict=False)]
+    def n_evaluated(self) -> int:
+        """Tokens of the prompt that were not taken over from a cache."""
+        return self.n_prompt - self.n_cached
 
 
-def run_stream(
-    url: str, prompt: str, n_predict: int, on_event: Callable[[Stream], None] | None = None
-) -> Stream:
-    """One greedy completion; raises where it ended early, because then its figures would not compare."""
-    body = {
-        "model": "default_model",
-        "prompt": prompt,
-        "max_tokens": n_predict,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    stream = Stream(sent=time.perf_counter())
-    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=600) as response:
-        response.raise_for_status()
-        for event in events(response):
-            read_event(stream, event)
-            if on_event:
-                on_event(stream)
-    if stream.n_tokens != n_predict or not stream.times:
-        raise RuntimeError(f"a stream gave {stream.n_tokens} tokens of {n_predict}")
-    return stream
+def receive(url: str, request: Request) -> Iterator[Piece]:
+    """What comes in, as it comes in. Whoever stops asking for more ends the connection."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
+    try:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", request.path, json.dumps(request.body).encode(), headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise RuntimeError(f"{request.path}: {response.status} {response.read().decode()}")
+        while data := response.read1(65536):
+            yield time.perf_counter(), data
+    finally:
+        connection.close()
 
 
-def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in response.iter_lines():
-        if line.startswith("data: ") and line != "data: [DONE]":
-            yield json.loads(line.removeprefix("data: "))
+def events(pieces: Iterable[Piece]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Every event's data and the time when its line was whole. Raises for one that tells an error."""
+    rest = b""
+    for at, data in pieces:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
+                event = json.loads(line.removeprefix(b"data: "))
+                if "error" in event:
+                    raise RuntimeError(f"the stream told of an error: {event['error']}")
+                yield at, event
 
 
-def read_event(stream: Stream, event: dict[str, Any]) -> None:
-    if any(choice.get("text") for choice in event.get("choices", [])):
-        stream.times.append(time.perf_counter())
-    if usage := event.get("usage"):
-        stream.n_tokens = usage["completion_tokens"]
-        stream.n_prompt = usage["prompt_tokens"]
-        stream.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+def read(sent: float, pieces: Sequence[Piece]) -> Stream:
+    times, text, stream = [], "", Stream(sent)
+    for at, event in events(pieces):
+        if carried := "".join(map(text_of, event.get("choices", []))):
+            times.append(at)
+            text += carried
+        if usage := event.get("usage"):
+            stream = replace(
+                stream,
+                n_prompt=usage["prompt_tokens"],
+                n_cached=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+                n_tokens=usage["completion_tokens"],
+            )
+    return replace(stream, times=tuple(times), text=text, ended=pieces[-1][0] if pieces else sent)
 
 
-def run_streams(url: str, prompts: list[str], n_predict: int) -> list[Stream]:
-    streams: list[Stream] = []
-    lock = threading.Lock()
-
-    def run(prompt: str) -> None:
-        stream = run_stream(url, prompt, n_predict)
-        with lock:
-            streams.append(stream)
-
-    threads = [threading.Thread(target=run, args=(prompt,)) for prompt in prompts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if len(streams) != len(prompts):
-        raise RuntimeError("a stream failed")
-    return streams
+def text_of(choice: dict[str, Any]) -> str:
+    return choice.get("text") or (choice.get("delta") or {}).get("content") or ""
 
 
-def decode_rate(streams: list[Stream]) -> float:
-    """Tokens/s of all streams together while every one of them runs.
-
-    A server may send several tokens in an event, so events count as many as they carried on average.
-    """
-    begin = max(stream.times[0] for stream in streams)
-    end = min(stream.times[-1] for stream in streams)
-    tokens = 0.0
-    for stream in streams:
-        inside = sum(1 for t in stream.times if begin < t <= end)
-        tokens += inside * stream.n_tokens / len(stream.times)
-    return tokens / (end - begin)
+def stream(url: str, request: Request, exact: bool = True) -> Stream:
+    """The whole of it. ``exact``: raises where it ended early, because then its figures would not compare."""
+    sent = time.perf_counter()
+    result = read(sent, list(receive(url, request)))
+    wanted = request.body["max_tokens"]
+    if not result.times or (exact and result.n_tokens != wanted):
+        raise RuntimeError(f"a stream gave {result.n_tokens} tokens of {wanted}: {result.text!r}")
+    return result
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """What a running stream and a long prompt that arrives beside it felt. Seconds."""
-
-    median_gap: float
-    """Between tokens before the arrival."""
-    largest_gap: float
-    """From the arrival to the first token of the arriving request."""
-    first_token: float
-
-    @property
-    def ratio(self) -> float:
-        return self.largest_gap / self.median_gap
-
-
-def measure_arrival(url: str, prompt: str, n_predict: int, long_prompt: str, after: int = 16) -> Arrival:
-    """Sends the long prompt when the running stream has had ``after`` events."""
-    arriving: list[Stream] = []
-
-    def arrive() -> None:
-        arriving.append(run_stream(url, long_prompt, 2))
-
-    thread = threading.Thread(target=arrive)
-
-    def on_event(stream: Stream) -> None:
-        if len(stream.times) == after and thread.ident is None:
-            thread.start()
-
-    running = run_stream(url, prompt, n_predict, on_event)
-    thread.join()
-    (other,) = arriving
-    before = [gap for gap, t in zip(running.gaps, running.times[1:], strict=True) if t <= other.sent]
-    during = [
-        b - a
-        for a, b in zip(running.times, running.times[1:], strict=False)
-        if b > other.sent and a < other.times[0]
-    ]
-    return Arrival(statistics.median(before), max(during), other.first_token_seconds)
+def together(url: str, requests: Sequence[Request], exact: bool = True) -> list[Stream]:
+    """All at once, each over a connection of its own, in the order of ``requests``."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(lambda request: stream(url, request, exact), requests))

@@ -1,151 +1,136 @@
-"""mlxserver, mlx_lm.server and the bare decode loop side by side, on one model in 32-bit floats.
+"""Servers side by side on the same weights: medians, spread and ratios of everything in bench/workloads.
 
-Prints a table of medians over alternating runs and writes all figures as JSON. The method is told in
-docs/benchmarks.md.
+Results are kept in a file as they come; a later call goes on where an earlier one ended, and plays anew what
+belongs to another commit. docs/benchmarks.md tells the method.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import os
-import platform
-import statistics
 import subprocess
-import sys
-import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.client import decode_rate, measure_arrival, run_stream, run_streams
-from bench.contestants import SERVERS, serving
+from bench.contestants import SERVERS, Command, Weights, llama_server, python
+from bench.others import OthersMeter
+from bench.report import failures, shown_number, table, targets_table
+from bench.results import Record, Results, about_machine, commit
+from bench.running import running
+from bench.texts import lasting
+from bench.weights import prepared
+from bench.workload import Figures, Play, Workload
+from bench.workloads import WORKLOADS
+from bench.workloads.streams import Streams, rate_label
 
-STREAMS = (1, 4, 8)
-WORDS = ("apple", "river", "stone", "cloud", "music", "green", "table", "horse")
-N_WORDS = 64
-LASTING = "green"
-"""Repeated by the model for longer than a 700-token prompt takes to be read."""
-BARE = "bare loop"
-
-Figures = dict[str, float]
-
-
-def repeated(word: str, n_words: int, nonce: int) -> str:
-    """A prompt that no server has seen; with 64 words, far more of them follow, one token each."""
-    return f"{nonce}" + f" {word}" * n_words
+Contestant = Callable[[str, Weights, int], Figures]
+"""Plays a workload, by name, in a round."""
+BARE: dict[str, list[str]] = {"bare loop": [], "pipelined loop": ["--pipelined"]}
 
 
-def measure_server(name: str, model: Path, n_predict: int, nonce: int, logs: Path) -> Figures:
-    with serving(name, model, logs) as (url, startup):
-        figures = {"start-up (s)": startup}
-        run_stream(url, repeated(WORDS[0], 8, nonce), 4)
-        for n in STREAMS:
-            prompts = [repeated(word, N_WORDS, nonce + n) for word in WORDS[:n]]
-            figures[rate_of(n)] = decode_rate(run_streams(url, prompts, n_predict))
-        alone = run_stream(url, repeated("summer", 250, nonce), 2)
-        figures["first token, 250-token prompt (s)"] = alone.first_token_seconds
-        arrival = measure_arrival(
-            url, repeated(LASTING, N_WORDS, nonce), 3 * n_predict, repeated("garden", 700, nonce)
-        )
-        figures["median gap of a stream (ms)"] = 1e3 * arrival.median_gap
-        figures["largest gap while 700 tokens arrive (ms)"] = 1e3 * arrival.largest_gap
-        figures["largest / median gap"] = arrival.ratio
-        figures["first token of the 700 (s)"] = arrival.first_token
-    return figures
+@dataclass(frozen=True)
+class Stage:
+    """Where and how large everything is played."""
+
+    out: Path
+    quick: bool
+
+    def server(self, name: str, command: Command) -> Contestant:
+        def measure(workload: str, weights: Weights, round: int) -> Figures:
+            work = WORKLOADS[workload]
+            peak = self.out / "peak_memory"
+            peak.unlink(missing_ok=True)
+            arguments = command(weights, work.needs)
+            if work.watch_memory and arguments[:2] == python():
+                arguments = python("bench.peak_memory", str(peak), *arguments[2:])
+            with running(arguments, self.out / f"{name}.log") as server:
+                return work.play(Play(server, weights, round, self.quick, peak))
+
+        return measure
+
+    def bare_loop(self, options: list[str]) -> Contestant:
+        def measure(workload: str, weights: Weights, round: int) -> Figures:
+            streams = WORKLOADS[workload].play
+            assert isinstance(streams, Streams)
+            command = python("bench.bare_loop", "--model", str(weights.folder), *options)
+            command += ["--prompt", lasting(1, round)[0], "--n-predict", str(streams.n_tokens(self.quick))]
+            command += ["--streams", *map(str, streams.rows)]
+            result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            rates = json.loads(result.stdout.splitlines()[-1])
+            return {rate_label(int(n)): rate for n, rate in rates.items()}
+
+        return measure
 
 
-def rate_of(streams: int) -> str:
-    return f"tokens/s, {streams} stream{'s' if streams > 1 else ''}"
-
-
-def measure_bare_loop(model: Path, n_predict: int) -> Figures:
-    command = [sys.executable, "-m", "bench.bare_loop", "--model", str(model), "--n-predict", str(n_predict)]
-    command += ["--prompt", repeated(WORDS[0], N_WORDS, 1), "--streams", *map(str, STREAMS)]
-    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    rates = json.loads(result.stdout.splitlines()[-1])
-    return {rate_of(int(n)): rate for n, rate in rates.items()}
-
-
-def medians(runs: list[Figures]) -> Figures:
-    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-
-
-def table(results: dict[str, Figures]) -> str:
-    names = list(results)
-    rows = [["", *names, "mlxserver / mlx_lm.server", "mlxserver / bare loop"]]
-    for key in results["mlxserver"]:
-        values = [results[name].get(key) for name in names]
-        own = results["mlxserver"][key]
-        ratios = [own / other if (other := results[n].get(key)) else None for n in ("mlx_lm.server", BARE)]
-        rows.append([key, *map(shown, values), *map(shown, ratios)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    padded = [[cell.ljust(w) for cell, w in zip(row, widths, strict=True)] for row in rows]
-    lines = [f"| {' | '.join(row)} |" for row in padded]
-    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
-
-
-def shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}" if value < 10 else f"{value:.1f}"
-
-
-def provenance() -> dict[str, Any]:
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    packages = ("mlxserver", "mlx", "mlx-lm", "starlette", "uvicorn")
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit or "unknown",
-        "versions": {name: importlib.metadata.version(name) for name in packages if installed(name)},
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {cpu_name()}, {os.cpu_count()} cores",
-        "openblas": "openblas" in os.environ.get("LD_PRELOAD", ""),
-        "load_average_at_start": os.getloadavg()[0],
-    }
-
-
-def installed(name: str) -> bool:
+def recorded(contestant: Contestant, workload: str, weights: Weights, round: int) -> Record:
+    """Nothing that fails here keeps the others from being played."""
+    meter = OthersMeter()
     try:
-        return bool(importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return False
+        return Record(contestant(workload, weights, round), others=meter.cores())
+    except Exception as error:
+        return Record(error=f"{type(error).__name__}: {error}", others=meter.cores())
 
 
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+def play_rounds(
+    results: Results, workload: str, weights: Weights, players: dict[str, Contestant], runs: int, quick: bool
+) -> None:
+    """Round by round, each contestant alone; what is known already is not played again."""
+    played = results.of(workload, {"commit": commit(), "quick": quick})
+    for number in range(runs):
+        for name in played.missing(number, list(players)):
+            record = recorded(players[name], workload, weights, number)
+            played.rounds[number][name] = record
+            results.save()
+            told = ", ".join(f"{label} {shown_number(n)}" for label, n in (record.figures or {}).items())
+            print(f"{workload}, round {number + 1}, {name}: {told or record.error}", flush=True)
+
+
+def may_play(name: str, workload: Workload) -> bool:
+    return isinstance(workload.play, Streams) or name not in BARE
+
+
+def chosen(text: str | None, known: Iterable[str]) -> list[str]:
+    """All that is known, or the names in ``text``."""
+    known = list(known)
+    wanted = text.split(",") if text else known
+    if unknown := [name for name in wanted if name not in known]:
+        raise SystemExit(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
+    return wanted
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True, help="the SmolLM2 GGUF file")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--n-predict", type=int, default=64)
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="for figures and logs")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="SmolLM2's GGUF file")
+    parser.add_argument("--llama-server", type=Path, help="its binary; without it it does not take part")
+    parser.add_argument("--only", help=f"workloads with commas between: {', '.join(WORKLOADS)}")
+    parser.add_argument("--contestants", help="those that take part, with commas between; without it all")
+    parser.add_argument("--runs", type=int, default=5, help="rounds of each workload; 0: only the tables")
+    parser.add_argument("--quick", action="store_true", help="an eighth of the sizes: does everything work?")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="for results, models and logs")
+    parser.add_argument("--plot", type=Path, help="a PNG file of the ratios (needs matplotlib)")
     args = parser.parse_args()
 
     args.out.mkdir(parents=True, exist_ok=True)
-    folder = args.out / f"{args.model.stem}-f32"
-    # In a process of its own, so that the one that measures holds no model.
-    subprocess.run([sys.executable, "-m", "bench.convert", str(args.model), str(folder)], check=True)
+    stage = Stage(args.out, args.quick)
+    servers = SERVERS | ({"llama-server": llama_server(args.llama_server)} if args.llama_server else {})
+    players = {name: stage.server(name, command) for name, command in servers.items()}
+    players |= {name: stage.bare_loop(options) for name, options in BARE.items()}
+    taking_part = chosen(args.contestants, players)
+    results = Results(args.out / ("quick.json" if args.quick else "results.json"))
+    results.about = about_machine()
+    for name in chosen(args.only, WORKLOADS):
+        workload = WORKLOADS[name]
+        weights = prepared(workload.model, args.model, args.out)
+        able = {who: players[who] for who in taking_part if may_play(who, workload)}
+        play_rounds(results, name, weights, able, args.runs, args.quick)
+    print(f"\n{table(results)}\n\n{targets_table(results)}")
+    for failure in failures(results):
+        print(f"failed: {failure}")
+    if args.plot:
+        from bench.plot import plot
 
-    about = provenance()
-    runs: dict[str, list[Figures]] = {name: [] for name in (*SERVERS, BARE)}
-    for number in range(args.runs):
-        print(f"run {number + 1} of {args.runs}", flush=True)
-        for name in SERVERS:
-            figures = measure_server(name, folder, args.n_predict, 1000 * (number + 1), args.out)
-            runs[name].append(figures)
-            print(f"  {name}: " + ", ".join(f"{k} {shown(v)}" for k, v in figures.items()), flush=True)
-        runs[BARE].append(measure_bare_loop(folder, args.n_predict))
-        print(f"  {BARE}: " + ", ".join(f"{k} {shown(v)}" for k, v in runs[BARE][-1].items()), flush=True)
-    results = {name: medians(figures) for name, figures in runs.items()}
-    target = args.out / "results.json"
-    target.write_text(json.dumps({**about, "medians": results, "runs": runs}, indent=1) + "\n")
-    print("\n" + table(results))
-    print(f"\nmedians of {args.runs} runs; {about['machine']}; commit {about['commit']}; more in {target}")
+        plot(results, args.plot)
 
 
 if __name__ == "__main__":

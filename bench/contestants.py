@@ -1,67 +1,70 @@
-"""The servers that are compared, on the same converted model."""
+"""The servers that are compared, each as the command line that meets a workload's needs."""
 
 from __future__ import annotations
 
 import shlex
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
-STREAMS_MAX = 8
-CONTEXT = 1024
+from bench.running import running
 
 
-def mlxserver(model: Path, port: int) -> list[str]:
-    arguments = f"-c {CONTEXT * STREAMS_MAX} -np {STREAMS_MAX} -ctk f32 -ctv f32 --port {port}"
-    return [sys.executable, "-m", "mlxserver", "-m", str(model), *shlex.split(arguments)]
+@dataclass(frozen=True)
+class Needs:
+    """``context``: tokens of one slot. ``cache_reuse``: llama-server's ``--cache-reuse``."""
+
+    slots: int = 8
+    context: int = 1024
+    cache_reuse: int = 0
 
 
-def mlx_lm_server(model: Path, port: int) -> list[str]:
-    return [sys.executable, "-m", "mlx_lm", "server", "--model", str(model), "--port", str(port)]
+@dataclass(frozen=True)
+class Weights:
+    """The same numbers twice, in 32-bit floats."""
+
+    gguf: Path
+    folder: Path
+
+    @property
+    def nbytes(self) -> int:
+        return (self.folder / "model.safetensors").stat().st_size
 
 
-SERVERS = {"mlxserver": mlxserver, "mlx_lm.server": mlx_lm_server}
+Command = Callable[[Weights, Needs], list[str]]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def mlxserver(weights: Weights, needs: Needs) -> list[str]:
+    return python("mlxserver", "-m", str(weights.folder), *llama_options(needs))
+
+
+def mlx_lm_server(weights: Weights, needs: Needs) -> list[str]:
+    options = ("--model", str(weights.folder), "--decode-concurrency", str(needs.slots))
+    return python("mlx_lm", "server", *options)
+
+
+def llama_server(binary: Path) -> Command:
+    return lambda weights, needs: [str(binary), "-m", str(weights.gguf), *llama_options(needs)]
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", *arguments]
+
+
+def llama_options(needs: Needs) -> list[str]:
+    """Threads, flash attention and all else are as the server chooses."""
+    options = f"-c {needs.context * needs.slots} -np {needs.slots} -ctk f32 -ctv f32"
+    return [*shlex.split(options), *(["--cache-reuse", str(needs.cache_reuse)] if needs.cache_reuse else [])]
+
+
+SERVERS: dict[str, Command] = {"mlxserver": mlxserver, "mlx_lm.server": mlx_lm_server}
 
 
 @contextmanager
 def serving(name: str, model: Path, logs: Path, extra: Sequence[str] = ()) -> Iterator[tuple[str, float]]:
-    """The server's address, and the seconds until it said that it is well. ``extra``: more arguments."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    start = time.perf_counter()
-    with (logs / f"{name}.log").open("a") as log:
-        command = [*SERVERS[name](model, port), *extra]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        while not is_ready(url):
-            if process.poll() is not None or time.perf_counter() - start > 180:
-                raise RuntimeError(f"{name} did not start; see {logs / f'{name}.log'}")
-            time.sleep(0.05)
-        yield url, time.perf_counter() - start
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False
+    """One of ``SERVERS`` on any model: its address and the time that it was spawned."""
+    command = [*SERVERS[name](Weights(model, model), Needs()), *extra]
+    with running(command, logs / f"{name}.log") as server:
+        yield server.url, server.spawned

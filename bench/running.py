@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -12,14 +13,15 @@ from typing import Any
 
 import httpx
 
-from bench.contestants import free_port, is_ready
-
 START_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Server:
     url: str
+    pid: int
+    spawned: float
+    """``time.perf_counter()`` when the process was started."""
 
     def ask(self, prompt: Sequence[int], **fields: Any) -> dict[str, Any]:
         """The answer of one token to a prompt of token ids. Raises where the server refuses."""
@@ -35,18 +37,18 @@ class Server:
 
 @contextmanager
 def running(command: Sequence[str], log: Path) -> Iterator[Server]:
-    """Starts ``command`` with a ``--port`` and waits until it is ready."""
+    """Starts ``command`` with a ``--port`` and waits until it says that it is well."""
     port = free_port()
-    server = Server(f"http://127.0.0.1:{port}")
-    with log.open("w") as out:
+    spawned = time.perf_counter()
+    with log.open("a") as out:
         arguments = [*command, "--host", "127.0.0.1", "--port", str(port)]
         process = subprocess.Popen(arguments, stdout=out, stderr=subprocess.STDOUT)
+    server = Server(f"http://127.0.0.1:{port}", process.pid, spawned)
     try:
-        begin = time.perf_counter()
         while not is_ready(server.url):
-            if process.poll() is not None or time.perf_counter() - begin > START_SECONDS:
+            if process.poll() is not None or time.perf_counter() - spawned > START_SECONDS:
                 raise RuntimeError(f"{command[0]} did not start; see {log}")
-            time.sleep(0.1)
+            time.sleep(0.05)
         yield server
     finally:
         process.terminate()
@@ -55,3 +57,17 @@ def running(command: Sequence[str], log: Path) -> Iterator[Server]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
