@@ -26,7 +26,8 @@ from bench.workloads.streams import Streams, rate_label
 
 Contestant = Callable[[str, Weights, int], Figures]
 """Plays a workload, by name, in a round."""
-BARE: dict[str, list[str]] = {"bare loop": [], "pipelined loop": ["--pipelined"]}
+BARE = {"bare loop": "eager", "pipelined loop": "pipelined", "compiled loop": "compiled"}
+"""Contestant -> the loop of ``bench.bare_loop``."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class Stage:
 
         return measure
 
-    def bare_loop(self, options: list[str]) -> Contestant:
+    def bare_loop(self, loop: str) -> Contestant:
         def measure(workload: str, weights: Weights, round: int) -> Figures:
             streams = WORKLOADS[workload].play
             assert isinstance(streams, Streams)
-            command = python("bench.bare_loop", "--model", str(weights.folder), *options)
+            command = python("bench.bare_loop", "--model", str(weights.folder), "--loop", loop)
             command += ["--prompt", lasting(1, round)[0], "--n-predict", str(streams.n_tokens(self.quick))]
             command += ["--streams", *map(str, streams.rows)]
             result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -115,7 +116,7 @@ def main() -> None:
     stage = Stage(args.out, args.quick)
     servers = SERVERS | ({"llama-server": llama_server(args.llama_server)} if args.llama_server else {})
     players = {name: stage.server(name, command) for name, command in servers.items()}
-    players |= {name: stage.bare_loop(options) for name, options in BARE.items()}
+    players |= {name: stage.bare_loop(loop) for name, loop in BARE.items()}
     taking_part = chosen(args.contestants, players)
     results = Results(args.out / ("quick.json" if args.quick else "results.json"))
     results.about = about_machine()

@@ -9,7 +9,7 @@ from bench.measures import decode_rate
 from bench.texts import lasting
 from bench.workload import Figures, Play
 
-JOINING = 3
+JOINING = 6
 """Tokens more for each stream: the first one must still run when the last one has its first token."""
 
 
