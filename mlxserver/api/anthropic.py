@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from mlxserver.api.anthropic_json import AnthropicDialect
 from mlxserver.api.anthropic_request import chat_body
+from mlxserver.api.aside import aside
 from mlxserver.api.chat import count_tokens, read_chat
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_runner import respond
@@ -17,8 +18,9 @@ from mlxserver.api.state import ServerState
 
 async def create_message(request: Request, state: ServerState) -> Response:
     """The next message of a chat."""
-    body = chat_body(await read_json(request))
-    chat = read_chat(body, state)
+    given = await read_json(request)
+    body = await aside(request, lambda: chat_body(given))
+    chat = await aside(request, lambda: read_chat(body, state))
     own_stops = body.get("stop")
 
     def dialect(wanted: CompletionRequest) -> AnthropicDialect:
@@ -30,4 +32,6 @@ async def create_message(request: Request, state: ServerState) -> Response:
 
 async def count_input_tokens(request: Request, state: ServerState) -> Response:
     """How many tokens a chat's prompt has."""
-    return json_response({"input_tokens": count_tokens(chat_body(await read_json(request)), state)})
+    body = await read_json(request)
+    n_tokens = await aside(request, lambda: count_tokens(chat_body(body), state))
+    return json_response({"input_tokens": n_tokens})

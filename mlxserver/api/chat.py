@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mlxserver.api.aside import aside
 from mlxserver.api.chat_json import ChatDialect
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_runner import Completions, respond
@@ -21,7 +22,8 @@ from mlxserver.chat.request import ChatRequest, ChatSettings, parse_chat
 
 async def chat_completion(request: Request, state: ServerState) -> Response:
     """OpenAI's chat completions, with every native field as well."""
-    chat = read_chat(await read_json(request), state)
+    body = await read_json(request)
+    chat = await aside(request, lambda: read_chat(body, state))
 
     made: list[ChatDialect] = []
 
@@ -39,13 +41,15 @@ async def chat_completion(request: Request, state: ServerState) -> Response:
 
 async def apply_template(request: Request, state: ServerState) -> Response:
     """The prompt that a chat becomes."""
-    chat = read_chat(await read_json(request), state)
+    body = await read_json(request)
+    chat = await aside(request, lambda: read_chat(body, state))
     return json_response({"prompt": chat.prompt.text})
 
 
 async def count_input_tokens(request: Request, state: ServerState) -> Response:
     """How many tokens a chat's prompt has, BOS included."""
-    n_tokens = count_tokens(await read_json(request), state)
+    body = await read_json(request)
+    n_tokens = await aside(request, lambda: count_tokens(body, state))
     return json_response({"input_tokens": n_tokens, "object": "response.input_tokens"})
 
 

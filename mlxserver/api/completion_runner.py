@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.adapter_list import ChosenAdapters
+from mlxserver.api.aside import aside
 from mlxserver.api.completion_defaults import default_request
 from mlxserver.api.completion_progress import RunningCompletion
 from mlxserver.api.completion_request import CompletionRequest
@@ -126,7 +127,7 @@ async def respond(
 
     Raises ``ApiError`` for whatever fails before a stream's first event. A client that goes away ends them.
     """
-    completion, prompts = read_body(body, state)
+    completion, prompts = await aside(request, lambda: read_body(body, state))
     await check_grammar(completion, state)
     dialect = make_dialect(completion)
     completions = start(completion, prompts, state, _identity(request, state))

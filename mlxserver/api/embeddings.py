@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mlxserver.api.aside import aside
 from mlxserver.api.embedding_runner import EMPTY, Tokens, Vector, evaluate, pooling_of
 from mlxserver.api.errors import RequestFault, invalid_request, not_supported
 from mlxserver.api.field_types import integer, text, value_or
@@ -51,7 +52,7 @@ async def _answer(request: Request, state: ServerState, is_openai: bool) -> Resp
     if name is None:
         raise invalid_request(_NO_INPUT)
     as_base64 = _wants_base64(body)
-    prompts = _prompts(body[name], state)
+    prompts = await aside(request, lambda: _prompts(body[name], state))
     found = await evaluate(request, state, prompts, _normalize(body, state))
     if found is None:
         return Response()

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mlxserver.api.aside import aside
 from mlxserver.api.completion_json import NativeDialect
 from mlxserver.api.completion_runner import respond
 from mlxserver.api.errors import RequestFault, invalid_request, not_supported
@@ -39,11 +40,17 @@ class Room:
 
 async def infill(request: Request, state: ServerState) -> Response:
     """Whatever the native completions take, and a prefix and a suffix instead of their prompt."""
-    tokenizer, options = state.model.tokenizer, state.options
-    _check_model(tokenizer)
+    _check_model(state.model.tokenizer)
     body = await read_json(request)
     if not isinstance(body, dict):
         raise RequestFault("[json.exception.type_error.305] cannot use operator[] with a string argument")
+    prompt = await aside(request, lambda: _prompt(body, state))
+    fields = body | {"prompt": prompt}
+    return await respond(request, state, fields, lambda wanted: NativeDialect(wanted, state.model_name))
+
+
+def _prompt(body: dict[str, Any], state: ServerState) -> list[int]:
+    tokenizer, options = state.model.tokenizer, state.options
     files = _read_files(body)
     room = Room(options.batch_size, state.engine.n_ctx, options.n_predict)
     try:
@@ -51,9 +58,7 @@ async def infill(request: Request, state: ServerState) -> Response:
     except ValueError as error:
         raise RequestFault(str(error)) from None
     started = tokenizer.encode(value_or(body, "prompt", text, ""), parse_special=True)
-    prompt = infill_prompt(tokenizer, prefix, suffix, started, files, room, options.spm_infill)
-    fields = body | {"prompt": prompt}
-    return await respond(request, state, fields, lambda wanted: NativeDialect(wanted, state.model_name))
+    return infill_prompt(tokenizer, prefix, suffix, started, files, room, options.spm_infill)
 
 
 def infill_prompt(

@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from mlxserver.api.aside import LARGE, aside_if
 from mlxserver.api.errors import ApiError, RequestFault, invalid_request
 
 TYPE_ERROR = "[json.exception.type_error.302] type must be {}, but is {}"
@@ -29,8 +30,8 @@ async def read_json(request: Request) -> Any:
     body = await request.body()
     content_type = request.headers.get("content-type", "")
     if content_type.lower().startswith("multipart/form-data"):
-        return parse_form(content_type, body)
-    return parse_json(body)
+        return await aside_if(len(body) > LARGE, lambda: parse_form(content_type, body))
+    return await aside_if(len(body) > LARGE, lambda: parse_json(body))
 
 
 def parse_json(body: bytes) -> Any:

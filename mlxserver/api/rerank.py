@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mlxserver.api.aside import aside
 from mlxserver.api.embedding_runner import Tokens, evaluate
 from mlxserver.api.errors import RequestFault, invalid_request, not_supported
 from mlxserver.api.field_types import flag, integer, strings, text, value_or
@@ -27,7 +28,9 @@ async def rerank(request: Request, state: ServerState) -> Response:
     body = await read_json(request)
     query, documents = _query(body), _documents(body)
     top_n = value_or(body, "top_n", integer(), len(documents))
-    prompts = [rerank_prompt(state.model, query, document) for document in documents]
+    prompts = await aside(
+        request, lambda: [rerank_prompt(state.model, query, document) for document in documents]
+    )
     found = await evaluate(request, state, prompts)
     if found is None:
         return Response()

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mlxserver.api.aside import aside
 from mlxserver.api.errors import RequestFault
 from mlxserver.api.field_types import flag, integer, value_or
 from mlxserver.api.json_body import read_json, wrong_type
@@ -19,30 +20,34 @@ from mlxserver.models.model import Tokenizer
 async def tokenize(request: Request, state: ServerState) -> Response:
     """The ids of ``content``, with ``with_pieces`` their texts too. A flag of a wrong type is ignored."""
     body = await read_json(request)
-    if not isinstance(body, dict) or "content" not in body:
-        return json_response({"tokens": []})
-    tokenizer = state.model.tokenizer
-    add_special = value_or(body, "add_special", flag, False)
-    parse_special = value_or(body, "parse_special", flag, True)
-    try:
-        tokens = tokenize_mixed(body["content"], tokenizer, add_special, parse_special)
-        if value_or(body, "with_pieces", flag, False):
-            return json_response({"tokens": _with_pieces(tokens, tokenizer)})
-    except ValueError as error:
-        raise RequestFault(str(error)) from None
-    return json_response({"tokens": tokens})
+    return await aside(request, lambda: json_response({"tokens": _tokens(body, state.model.tokenizer)}))
 
 
 async def detokenize(request: Request, state: ServerState) -> Response:
     """The text of ``tokens``, special ones shown."""
     body = await read_json(request)
-    tokens = body.get("tokens", []) if isinstance(body, dict) else []
+    return await aside(request, lambda: json_response({"content": _text(body, state.model.tokenizer)}))
+
+
+def _tokens(body: Any, tokenizer: Tokenizer) -> list[Any]:
+    if not isinstance(body, dict) or "content" not in body:
+        return []
+    add_special = value_or(body, "add_special", flag, False)
+    parse_special = value_or(body, "parse_special", flag, True)
     try:
-        ids = _token_ids(tokens, state.model.tokenizer)
+        tokens = tokenize_mixed(body["content"], tokenizer, add_special, parse_special)
+        return _with_pieces(tokens, tokenizer) if value_or(body, "with_pieces", flag, False) else tokens
     except ValueError as error:
         raise RequestFault(str(error)) from None
-    text = b"".join(state.model.tokenizer.piece(token) for token in ids)
-    return json_response({"content": text.decode("utf-8", "replace")})
+
+
+def _text(body: Any, tokenizer: Tokenizer) -> str:
+    tokens = body.get("tokens", []) if isinstance(body, dict) else []
+    try:
+        ids = _token_ids(tokens, tokenizer)
+    except ValueError as error:
+        raise RequestFault(str(error)) from None
+    return b"".join(map(tokenizer.piece, ids)).decode("utf-8", "replace")
 
 
 def _token_ids(value: Any, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -17,9 +17,9 @@ from tests.api.served import served
 from tests.api.source_keys import PACKAGE, emitted, named, read
 
 APART = frozenset(
-    "app auth completion_defaults completion_request completion_runner cors errors field_rows field_types "
+    "app aside auth completion_defaults completion_request completion_runner cors errors field_rows field_types "
     "gates hosts json_response json_schemas openapi own_routes router routes sse sse_frame state tenant "
-    "stream_replay".split()
+    "stream_replay tenant".split()
 )
 """Modules of api/ that shape no answer and read no request's fields."""
 

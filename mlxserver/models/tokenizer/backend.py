@@ -13,6 +13,9 @@ import tokenizers
 
 from mlxserver.models.tokenizer.vocabulary import Vocabulary
 
+LONG = 4096
+"""Characters of a text that takes so long that other threads are to work meanwhile."""
+
 
 class Backend:
     """``expand`` gives the tokens of a symbol that is no token."""
@@ -33,7 +36,11 @@ class Backend:
         n_vocab, expanded = len(self._vocab), self._expanded
 
         def encode(text: str) -> list[int]:
-            tokens: list[int] = engine.encode(text, add_special_tokens=False).ids
+            tokens: list[int]
+            if len(text) < LONG:
+                tokens = engine.encode(text, add_special_tokens=False).ids
+            else:  # of the library's functions those for several texts alone let other threads work
+                tokens = engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
             if not expanded or max(tokens, default=0) < n_vocab:
                 return tokens
             return [
