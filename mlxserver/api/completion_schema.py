@@ -28,6 +28,17 @@ from mlxserver.api.field_types import (
 from mlxserver.api.grammar_fields import read_grammar, shown, with_triggers
 from mlxserver.api.json_body import parse_json
 from mlxserver.api.lora_field import read_scales
+from mlxserver.api.request_bounds import (
+    MAX_BREAKERS,
+    MAX_END_TAGS,
+    MAX_N_PROBS,
+    MAX_PRESERVED,
+    MAX_RESPONSE_FIELDS,
+    MAX_SAMPLERS,
+    MAX_TRIGGERS,
+    check_count,
+    check_stops,
+)
 from mlxserver.chat.request import CHAT_FORMATS, REASONING_FORMATS
 from mlxserver.models.model import Tokenizer
 from mlxserver.options.samplers import samplers_by_letter, samplers_by_name
@@ -149,6 +160,7 @@ def _dry_base(state: Evaluation, value: Any) -> None:
 
 
 def _dry_sequence_breakers(state: Evaluation, value: Any) -> None:
+    check_count(value, MAX_BREAKERS)
     breakers = strings_or_nothing(value)
     if not breakers:
         raise ValueError("Error: dry_sequence_breakers must be a non-empty array of strings")
@@ -193,15 +205,18 @@ def _continue_final_message(state: Evaluation, value: Any) -> None:
 
 
 def _reasoning_end_tags(state: Evaluation, value: Any) -> None:
+    check_count(value, MAX_END_TAGS)
     tags = items_of(value) if "reasoning_budget_end_tags" in state.body else [value]
     state.values["reasoning_budget_end_tags"] = tuple(tag for tag in strings(tags) if tag)
 
 
 def _preserved_tokens(state: Evaluation, value: Any) -> None:
+    check_count(value, MAX_PRESERVED)
     state.values["preserved_tokens"] = token_fields.preserved_tokens(value, state.tokenizer)
 
 
 def _grammar_triggers(state: Evaluation, value: Any) -> None:
+    check_count(value, MAX_TRIGGERS)
     triggers = token_fields.grammar_triggers(value, state.tokenizer, state.values["preserved_tokens"])
     if state.values["grammar_lazy"] and not triggers:
         raise ValueError("Error: no triggers set for lazy grammar!")
@@ -224,16 +239,23 @@ def _reasoning_budget_message(state: Evaluation, value: Any) -> None:
         state.values["reasoning_budget_message"] = value
 
 
+def _response_fields(state: Evaluation, value: Any) -> None:
+    check_count(value, MAX_RESPONSE_FIELDS)
+    state.values["response_fields"] = strings_or_nothing(value)
+
+
 def _stop(state: Evaluation, value: Any) -> None:
     words: tuple[str, ...] = ()
     if isinstance(value, list):
         words = tuple(text(word) for word in value if word not in (None, [], {}))
     elif isinstance(value, str):
         words = (value,)
+    check_stops(words)
     state.values["stop"] = words or state.defaults.stop
 
 
 def _samplers(state: Evaluation, value: Any) -> None:
+    check_count(list(value) if isinstance(value, str) else value, MAX_SAMPLERS)
     if isinstance(value, list):
         state.values["samplers"] = samplers_by_name(strings(value))[0]
     elif isinstance(value, str):
@@ -261,7 +283,7 @@ FIELDS = (
     Field(("n_cmpl", "n"), handle=_n_cmpl),
     Field(("n_cache_reuse",), _COUNT),
     Field(("t_max_predict_ms",), integer(hard=(-1, INT64_MAX), bits=64, booleans=False)),
-    Field(("response_fields",), strings_or_nothing),
+    Field(("response_fields",), handle=_response_fields),
     Field(("top_k",), integer(soft=(0, INT32_MAX))),
     Field(("top_p",), _UNIT),
     Field(("min_p",), _UNIT),
@@ -286,7 +308,7 @@ FIELDS = (
     Field(("adaptive_target",), number(soft=(-FLOAT_MAX, 1.0))),
     Field(("adaptive_decay",), number(hard=(0.0, 0.99))),
     Field(("seed",), integer(signed=False)),
-    Field(("n_probs", "logprobs"), integer()),
+    Field(("n_probs", "logprobs"), integer(hard=(-INT32_MAX - 1, MAX_N_PROBS))),
     Field(("min_keep",), _COUNT),
     Field(("backend_sampling",), flag),
     Field(("post_sampling_probs",), flag),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mlxserver.api.json_body import float32
+from mlxserver.api.request_bounds import MAX_BIAS_TEXTS, check_count
 from mlxserver.models.model import Tokenizer
 
 Biases = tuple[tuple[int, float], ...]
@@ -17,13 +18,21 @@ _WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+|")
 
 
 def read(value: Any, tokenizer: Tokenizer) -> Biases:
-    """(token, bias) in order. Entries of another shape, and ids outside the vocabulary, are skipped."""
-    return tuple(
+    """(token, bias) in order. Entries of another shape, and ids outside the vocabulary, are skipped.
+
+    Raises ``ValueError`` for too many.
+    """
+    check_count(value, tokenizer.n_vocab)
+    entries = list(_entries(value))
+    check_count([key for key, _ in entries if isinstance(key, str)], MAX_BIAS_TEXTS)
+    biases = tuple(
         (token, bias)
-        for key, raw in _entries(value)
+        for key, raw in entries
         if (bias := _bias(raw)) is not None
         for token in _tokens(key, tokenizer)
     )
+    check_count(biases, tokenizer.n_vocab)
+    return biases
 
 
 def forbid_end(tokenizer: Tokenizer) -> Biases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlxserver.api.field_types import integer, text
+from mlxserver.api.request_bounds import MAX_PROMPTS, check_count
 from mlxserver.models.model import Tokenizer
 
 _WRONG_FORM = (
@@ -21,6 +22,7 @@ def tokenize_prompts(prompt: Any, tokenizer: Tokenizer) -> list[tuple[int, ...]]
     Raises ``ValueError`` with the text a client sees.
     """
     if isinstance(prompt, list) and not any(_is_token(item) for item in prompt):
+        check_count(prompt, MAX_PROMPTS)
         prompts = [_tokenize_one(item, tokenizer) for item in prompt]
     else:
         prompts = [_tokenize_one(prompt, tokenizer)]

@@ -14,6 +14,7 @@ from mlxserver.api.errors import RequestFault, invalid_request, not_supported
 from mlxserver.api.field_types import flag, integer, strings, text, value_or
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
+from mlxserver.api.request_bounds import MAX_PROMPTS, check_count
 from mlxserver.api.state import ServerState
 from mlxserver.models.model import Model
 
@@ -77,6 +78,10 @@ def _documents(body: dict[str, Any]) -> tuple[str, ...]:
     documents: tuple[str, ...] = value_or(body, "documents", strings, texts)
     if not documents:
         raise invalid_request(_NO_DOCUMENTS)
+    try:
+        check_count(documents, MAX_PROMPTS)
+    except ValueError as error:
+        raise invalid_request(f'"documents": {error}') from None
     return documents
 
 

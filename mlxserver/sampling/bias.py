@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import mlx.core as mx
+import numpy as np
 
 from mlxserver.sampling.candidates import Candidates
 from mlxserver.sampling.params import SamplingParams
@@ -43,12 +44,14 @@ class LogitBias:
     """Always the first of a chain: it sees the whole vocabulary."""
 
     def __init__(self, params: Sequence[SamplingParams], n_vocab: int) -> None:
-        self._n_vocab = n_vocab
-        self._additions = Additions()
+        table = np.zeros((len(params), n_vocab), np.float32)
         for row, p in enumerate(params):
-            for token, bias in p.logit_bias:
-                if 0 <= token < n_vocab:
-                    self._additions.add(row, token, bias)
+            known = [(token, bias) for token, bias in p.logit_bias if 0 <= token < n_vocab]
+            if known:
+                tokens, biases = zip(*known, strict=True)
+                np.add.at(table[row], list(tokens), np.array(biases, np.float32))
+        self._table = mx.array(table)
+        """(B, n_vocab)."""
 
     def __call__(self, candidates: Candidates) -> Candidates:
-        return self._additions.apply(candidates, self._n_vocab)
+        return candidates.with_logits(candidates.logits + self._table, sorted=False)

@@ -26,25 +26,23 @@ Breakers = dict[int, set[tuple[int, ...]]]
 def find_breakers(texts: Sequence[str], pieces: Pieces) -> Breakers:
     """Every way to write a breaker that begins inside some token of the vocabulary."""
     breakers: Breakers = {}
-    for text in texts:
-        wanted = text.encode().split(b"\0")[0][:_MAX_BREAKER_BYTES]
+    encoded: dict[bytes, tuple[int, ...]] = {}
+    for wanted in dict.fromkeys(text.encode().split(b"\0")[0][:_MAX_BREAKER_BYTES] for text in texts):
         if not wanted:
             continue
-        for token in [t for t, piece in enumerate(pieces.all()) if wanted in piece]:
+        whole = set(pieces.holding(wanted))
+        for token in whole:
             breakers.setdefault(token, set()).add(())
-        if len(wanted) > 1:
-            _find_beginnings(wanted, pieces, breakers)
+        for n in range(1, len(wanted)):
+            begun = [token for token in pieces.ending_with(wanted[:n]) if token not in whole]
+            if not begun:
+                continue
+            rest = wanted[n:]
+            if rest not in encoded:
+                encoded[rest] = tuple(pieces.encode(rest)[:_MAX_TAIL])
+            for token in begun:
+                breakers.setdefault(token, set()).add(encoded[rest])
     return breakers
-
-
-def _find_beginnings(wanted: bytes, pieces: Pieces, breakers: Breakers) -> None:
-    """Tokens that end with a proper beginning of ``wanted``, and how it goes on."""
-    tails = {wanted[:n]: tuple(pieces.encode(wanted[n:])[:_MAX_TAIL]) for n in range(1, len(wanted))}
-    ends = tuple(tails)
-    for token, piece in [(t, p) for t, p in enumerate(pieces.all()) if p.endswith(ends)]:
-        if wanted not in piece:
-            found = {tail for beginning, tail in tails.items() if piece.endswith(beginning)}
-            breakers.setdefault(token, set()).update(found)
 
 
 class DryHistory:

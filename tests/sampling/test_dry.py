@@ -39,3 +39,21 @@ def test_a_continued_repetition_costs_by_its_length() -> None:
 def test_a_breaker_limits_how_far_back_a_repetition_reaches() -> None:
     params = SamplingParams(dry_multiplier=2.0, dry_base=3.0, dry_allowed_length=1)
     assert DryHistory(params, {7: {()}}, [7, 8, 9, 5, 7, 8]).penalties() == {9: 2.0}
+
+
+@given(st.lists(st.text("ab:\n ", min_size=0, max_size=5), max_size=6))
+def test_breakers_are_those_that_a_search_through_all_tokens_finds(texts: list[str]) -> None:
+    pieces = Pieces(30, MadeUp(30))
+    wanted: dict[int, set[tuple[int, ...]]] = {}
+    for breaker in (text.encode() for text in texts if text):
+        for token, piece in enumerate(pieces.all()):
+            tails = {
+                tuple(pieces.encode(breaker[n:]))
+                for n in range(1, len(breaker))
+                if piece.endswith(breaker[:n]) and breaker not in piece
+            }
+            if breaker in piece:
+                tails.add(())
+            if tails:
+                wanted.setdefault(token, set()).update(tails)
+    assert find_breakers(texts, pieces) == wanted
