@@ -35,7 +35,7 @@ from mlxserver.api.tenant import tenant_of
 from mlxserver.engine.task import Event, Task
 from mlxserver.kv.identity import BASE_IDENTITY, CacheIdentity
 from mlxserver.sampling.grammar.compiler import compiler_of
-from mlxserver.sampling.params import RANDOM_SEED, SamplerError, validate
+from mlxserver.sampling.params import RANDOM_SEED, SamplerError, SamplingParams, validate
 
 if TYPE_CHECKING:
     from mlxserver.engine.client import Run
@@ -275,7 +275,7 @@ def _task(
     return Task(
         id=engine.new_task_id(),
         tokens=prompt,
-        sampling=first.sampling,
+        sampling=_within(first.sampling, engine.n_ctx),
         n_predict=_n_predict(first.n_predict, state.options.n_predict),
         id_slot=first.id_slot,
         cache_prompt=first.cache_prompt,
@@ -283,12 +283,22 @@ def _task(
         n_discard=first.n_discard,
         n_cache_reuse=first.n_cache_reuse,
         return_progress=first.return_progress and first.stream,
-        children=tuple((engine.new_task_id(), child.sampling) for child in requests[1:]),
+        children=tuple(
+            (engine.new_task_id(), _within(child.sampling, engine.n_ctx)) for child in requests[1:]
+        ),
         identity=replace(identity, adapters=adapters.throughout),
         invoked=adapters.invoked,
         invoked_at=adapters.invoked_at,
         settings=generation_settings(first) if state.shows_slot_texts else short_settings(first),
     )
+
+
+def _within(sampling: SamplingParams, n_ctx: int) -> SamplingParams:
+    """Windows over the last tokens take memory by their size, and no more than ``n_ctx`` tokens are there."""
+    if max(sampling.repeat_last_n, sampling.dry_penalty_last_n) <= n_ctx:
+        return sampling
+    sizes = {name: min(getattr(sampling, name), n_ctx) for name in ("repeat_last_n", "dry_penalty_last_n")}
+    return replace(sampling, **sizes)
 
 
 def _n_predict(asked: int, default: int) -> int:

@@ -68,3 +68,13 @@ def test_biases_by_text_count_their_tokens() -> None:
 def test_candidates() -> None:
     assert ask(n_probs=bounds.MAX_N_PROBS + 1)[0] == 400
     assert ask(n_probs=-5)[0] == 200
+
+
+def test_windows_are_no_larger_than_the_context() -> None:
+    engine = FakeEngine("ok")
+    body = {"prompt": "a", "repeat_last_n": 2**31 - 1, "dry_penalty_last_n": 2**31 - 1, "n_cmpl": 2}
+    answer = served(engine=engine).post("/completion", json=body).json()
+    assert answer[0]["generation_settings"]["repeat_last_n"] == 2**31 - 1
+    task = engine.runs[0].task
+    for sampling in (task.sampling, task.children[0][1]):
+        assert (sampling.repeat_last_n, sampling.dry_penalty_last_n) == (engine.n_ctx, engine.n_ctx)
