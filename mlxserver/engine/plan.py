@@ -82,6 +82,8 @@ class Chunk:
     end: int
     """Prompt tokens whose state the slot holds after it."""
     adapters: Adapters = ()
+    n_expected: int = 0
+    """Tokens whose state the slot will soon hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from mlxserver.engine.plan import Chunk, Move
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.slot import Slot, SlotState
 
+MOST_EXPECTED = 128
+"""Tokens that a request is believed to generate; room for them is made with that for its prompt."""
+
 
 class Prompts:
     """The prompt that began first goes first; the time for prompts is shared between those that wait."""
@@ -67,7 +70,8 @@ class Prompts:
             slot.n_prompt_done += n
             slot.tokens.extend(tokens)
             budget -= n
-            chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done, adapters))
+            n_expected = min(slot.n_prompt + min(slot.limit, MOST_EXPECTED), slot.n_ctx)
+            chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done, adapters, n_expected))
             if not self._states.is_plain:
                 break  # the state is stored between steps
         return chunks

@@ -131,7 +131,8 @@ class Runner:
 
     def _prompt(self, step: Step, chunk: Chunk) -> None:
         # scales are the clients', and whatever large ones make overflow stays with their own rows
-        caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens), finite=bool(chunk.adapters))
+        finite = bool(chunk.adapters)
+        caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens), finite, chunk.n_expected)
         self._adapters.use([chunk.adapters])
         self._module(mx.array([chunk.tokens], dtype=mx.int32), cache=caches)
         arrays = self._states.arrays()

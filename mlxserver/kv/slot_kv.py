@@ -14,8 +14,8 @@ import mlx.core as mx
 
 from mlxserver.kv.kv_type import KVType, Parts
 
-GROWTH = 256
-"""Columns by which a buffer grows at least."""
+GROWTH = 64
+"""The columns of a buffer are a multiple of this."""
 
 
 @dataclass(slots=True)
@@ -94,13 +94,22 @@ class SlotKV:
         self.value_type = value_type
         self.keys: Parts = ()
         self.values: Parts = ()
+        self.n_expected = 0
+        """Columns that the first tokens are given at least."""
+
+    def lacks(self, n_rows: int, n_columns: int) -> bool:
+        """Whether it has to grow for so many rows and columns; not before the first token."""
+        if not self.keys:
+            return False
+        rows, _, columns, _ = self.keys[0].shape
+        return n_rows > rows or n_columns > columns
 
     def reserve(self, n_rows: int, n_columns: int, keys: Parts, values: Parts) -> None:
         """Grow to ``n_rows`` x ``n_columns`` for tokens shaped and typed like ``keys`` and ``values``."""
-        if self.keys:
-            rows, _, columns, _ = self.keys[0].shape
-            if n_rows <= rows and n_columns <= columns:
-                return
+        if not self.keys:
+            n_columns = max(n_columns, self.n_expected)
+        elif not self.lacks(n_rows, n_columns):
+            return
         self.keys = _grown(self.keys, n_rows, n_columns, keys)
         self.values = _grown(self.values, n_rows, n_columns, values)
 
@@ -157,6 +166,7 @@ class SlotKV:
         mx.eval(held)
         self.write(b, 0, *held[0])
         self.write(a, 0, *held[1])
+        mx.eval(self.arrays)  # what was held is not needed for longer than that
 
     def _pairs(self, keys: Parts, values: Parts) -> Iterator[tuple[mx.array, mx.array]]:
         """Each buffer with the part that belongs in it; nothing before the first token."""
@@ -219,8 +229,8 @@ def _larger(buffer: mx.array, n_rows: int, n_columns: int) -> mx.array:
     if n_rows > rows:
         buffer = mx.concatenate([buffer, _empty(buffer, n_rows - rows, columns)], axis=0)
     if n_columns > columns:
-        # a quarter more than before at least, so that a long generation copies its buffer seldom
-        wanted = max(n_columns, columns + columns // 4)
+        # an eighth more than before at least, so that a long generation copies its buffer seldom
+        wanted = max(n_columns, columns + columns // 8)
         extra = -(-wanted // GROWTH) * GROWTH - columns
         buffer = mx.concatenate([buffer, _empty(buffer, buffer.shape[0], extra)], axis=2)
     return buffer

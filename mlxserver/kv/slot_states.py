@@ -133,6 +133,7 @@ class SlotStates:
         if not self._plain:
             return
         self._require(slot, start)
+        self._make_room(self._row[slot] + 1, start + span.n)
         for layer, (keys, values) in zip(self._plain, span.layers, strict=True):
             layer.write(self._row[slot], start, keys, values)
         self._length[slot] = max(self._length[slot], start + span.n)
@@ -190,12 +191,14 @@ class SlotStates:
             layer.write(self._row[target], layer.read(self._row[source]))
             self._length[target] = end
 
-    def prompt_chunk(self, slot: int, n_new: int, finite: bool = False) -> list[Any]:
+    def prompt_chunk(self, slot: int, n_new: int, finite: bool = False, n_expected: int = 0) -> list[Any]:
         """One cache a layer for ``n_new`` tokens of this slot alone; the slot is that much longer then.
 
         ``finite``: the evaluation may overflow, and what is held of it is to be finite all the same.
+        ``n_expected``: tokens that the slot will soon hold, for which there is to be room at once.
         """
         span = RowSpan(self._row[slot], self._length[slot], n_new, finite)
+        self._make_room(span.row + 1, max(span.end, n_expected))
         self._length[slot] += n_new
         return [
             RowView(layer, span) if isinstance(layer, SlotKV) else layer.one(span.row)
@@ -208,12 +211,21 @@ class SlotStates:
             return self.prompt_chunk(slots[0], 1, finite)
         rows = tuple(self._row[slot] for slot in slots)
         block = RowBlock(rows[0], rows[-1] + 1, tuple(self._length[slot] for slot in slots), finite)
+        self._make_room(block.hi, block.end)
         for slot in slots:
             self._length[slot] += 1
         return [
             BlockView(layer, block) if isinstance(layer, SlotKV) else layer.many(rows)
             for layer in self._layers
         ]
+
+    def _make_room(self, n_rows: int, n_columns: int) -> None:
+        """One layer after the other: two buffers of one layer are there at a time, not of all layers."""
+        for layer in self._plain:
+            layer.n_expected = n_columns
+            if layer.lacks(n_rows, n_columns):
+                layer.reserve(n_rows, n_columns, layer.keys, layer.values)
+                mx.eval(layer.arrays)
 
     @property
     def can_undo(self) -> bool:

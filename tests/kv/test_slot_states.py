@@ -172,7 +172,7 @@ def test_buffers_grow_with_the_longest_slot() -> None:
     for _ in range(4):
         decoder.step([0])
     columns = {array.shape[2] for array in decoder.states.arrays()}
-    assert columns == {512}
+    assert columns == {320}
 
 
 def test_a_slot_is_never_longer_than_what_it_holds() -> None:

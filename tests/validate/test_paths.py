@@ -161,9 +161,9 @@ def test_a_cold_trace_whose_chunk_ends_at_a_cut(monkeypatch: pytest.MonkeyPatch)
     chunks: list[int] = []
     prompt_chunk = SlotStates.prompt_chunk
 
-    def noting(self: SlotStates, slot: int, n_new: int, finite: bool = False) -> Any:
+    def noting(self: SlotStates, slot: int, n_new: int, *how: Any) -> Any:
         chunks.append(n_new)
-        return prompt_chunk(self, slot, n_new, finite)
+        return prompt_chunk(self, slot, n_new, *how)
 
     lab = lab_of(llama(), kv_types=("q8_0",))
     monkeypatch.setattr(SlotStates, "prompt_chunk", noting)
