@@ -32,7 +32,8 @@ async def _events(state: ServerState) -> AsyncGenerator[bytes]:
     yield frame(NamedEvent("start", start))
     async for changes in engine.blocks.listen():
         yield frame(NamedEvent(changes[0].kind, _described(changes)))
-    yield frame(NamedEvent("behind", {}))
+    if not engine.blocks.has_ended:
+        yield frame(NamedEvent("behind", {}))
 
 
 def _described(changes: Sequence[BlockChange]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.adapter_list import ListedAdapter
-from mlxserver.api.errors import ApiError, invalid_request, not_supported
+from mlxserver.api.errors import invalid_request, not_supported
 from mlxserver.api.field_types import number, text
 from mlxserver.api.json_body import read_json, type_name
 from mlxserver.api.json_response import json_response
@@ -47,7 +47,7 @@ async def load_lora_adapter(request: Request, state: ServerState) -> Response:
         raise invalid_request("Invalid name")
     path = Path(state.options.lora_dir) / name
     if path.is_symlink() or not path.exists():
-        raise ApiError("not_found_error", f"there is no adapter '{name}'")
+        raise invalid_request(f"there is no adapter '{name}'")
     outcome = await state.engine.load_adapter(str(path))
     if isinstance(outcome, str):
         raise invalid_request(f"the adapter cannot be loaded: {outcome.replace(str(path), name)}")
@@ -64,7 +64,7 @@ async def unload_lora_adapter(request: Request, state: ServerState) -> Response:
     id = _required(await _object(request), "id", _whole_number)
     listed = state.adapters.remove(id)
     if listed is None:
-        raise ApiError("not_found_error", f"there is no adapter {id}")
+        raise invalid_request(f"there is no adapter {id}")
     state.engine.unload_adapter(listed.info.digest)
     return json_response({"success": True})
 

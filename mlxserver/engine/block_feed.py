@@ -18,6 +18,7 @@ class BlockFeed:
     def __init__(self) -> None:
         self._held: dict[tuple[str, bytes], BlockChange] = {}
         self._listeners: set[_Listener] = set()
+        self.has_ended = False
 
     def take_in(self, changes: Sequence[BlockChange]) -> None:
         """The engine's changes, in order."""
@@ -32,6 +33,7 @@ class BlockFeed:
 
     def end(self) -> None:
         """No more changes come."""
+        self.has_ended = True
         for listener in self._listeners:
             listener.cut_off()
 

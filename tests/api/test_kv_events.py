@@ -6,7 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from mlxserver.api import kv_events
+from mlxserver.engine import block_feed
 from mlxserver.engine.block_feed import BlockFeed
 from mlxserver.kv.block_ledger import Block, BlockChange
 from tests.api.fake_engine import FakeEngine
@@ -36,7 +39,7 @@ def parsed(data: bytes) -> tuple[str, Any]:
     return name.removeprefix("event: "), json.loads(body.removeprefix("data: "))
 
 
-def test_the_events() -> None:
+def test_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> list[tuple[str, Any]]:
         engine = Telling()
         events = kv_events._events(served_state("--kv-events", engine=engine))
@@ -44,7 +47,8 @@ def test_the_events() -> None:
         found = [parsed(await anext(events)), parsed(await anext(events))]
         engine.blocks.take_in([change("stored", 3, "ee"), change("removed", 2)])
         found += [parsed(await anext(events)), parsed(await anext(events))]
-        engine.blocks.end()
+        monkeypatch.setattr(block_feed, "MAX_BEHIND", 0)
+        engine.blocks.take_in([change("stored", 4)])
         return [*found, *[parsed(data) async for data in events]]
 
     def block(n: int) -> dict[str, Any]:
@@ -57,3 +61,17 @@ def test_the_events() -> None:
         ("removed", {"tier": "ram", "adapter_id": "", "blocks": [block(2)]}),
         ("behind", {}),
     ]
+
+
+def test_a_server_that_stops_says_nothing_of_being_behind() -> None:
+    async def run() -> list[tuple[str, Any]]:
+        engine = Telling()
+        events = kv_events._events(served_state("--kv-events", engine=engine))
+        found = [parsed(await anext(events))]
+        waiting = asyncio.ensure_future(anext(events, None))
+        await asyncio.sleep(0)
+        engine.blocks.end()
+        assert await waiting is None
+        return found
+
+    assert [name for name, _ in asyncio.run(run())] == ["start"]

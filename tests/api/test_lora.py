@@ -155,7 +155,7 @@ def test_an_adapter_is_loaded_and_forgotten_while_running(folder: Path) -> None:
     assert client.post("/lora-adapters/unload", json={"id": 2}).json() == {"success": True}
     assert engine.unloaded == ["digest of new"]
     assert identity_of(client, engine, "/completion", wish).adapters == ()
-    assert client.post("/lora-adapters/unload", json={"id": 2}).status_code == 404
+    assert client.post("/lora-adapters/unload", json={"id": 2}).status_code == 400
 
 
 def test_the_scale_may_be_given_at_once(folder: Path) -> None:
@@ -173,8 +173,8 @@ def test_without_a_folder_nothing_can_be_loaded() -> None:
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        ({"name": "absent"}, 404),
-        ({"name": "link"}, 404),
+        ({"name": "absent"}, 400),
+        ({"name": "link"}, 400),
         ({"name": "../new"}, 400),
         ({"name": "/etc/passwd"}, 400),
         ({"name": ""}, 400),
@@ -211,9 +211,9 @@ def test_an_adapter_is_loaded_once(folder: Path) -> None:
         ({"id": None}, 400),
         ({"id": True}, 400),
         ({"id": 0.9}, 400),
-        ({"id": 9}, 404),
-        ({"id": -1}, 404),
-        ({"id": 2**32}, 404),
+        ({"id": 9}, 400),
+        ({"id": -1}, 400),
+        ({"id": 2**32}, 400),
         ("x", 400),
     ],
 )
