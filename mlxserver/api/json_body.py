@@ -15,6 +15,9 @@ from starlette.requests import Request
 from mlxserver.api.aside import LARGE, aside_if
 from mlxserver.api.errors import ApiError, RequestFault, invalid_request
 
+MAX_PARTS = 1024
+"""Fields of a form."""
+
 TYPE_ERROR = "[json.exception.type_error.302] type must be {}, but is {}"
 
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
@@ -60,6 +63,8 @@ def parse_form(content_type: str, body: bytes) -> dict[str, Any]:
 
     Raises ``ApiError`` where the boundary is missing or does not enclose the body.
     """
+    if body.count(b"content-disposition") + body.count(b"Content-Disposition") > MAX_PARTS:
+        raise invalid_request(f"more than {MAX_PARTS} parts in a multipart/form-data body")
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1")
     message = BytesParser(policy=HTTP).parsebytes(head + body)
     if message.defects or not message.is_multipart():

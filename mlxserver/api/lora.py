@@ -32,7 +32,10 @@ async def set_lora_adapters(request: Request, state: ServerState) -> Response:
     body = await read_json(request)
     if not isinstance(body, list):
         raise invalid_request("Request body must be an array")
-    state.adapters.set_scales(read_scales(body))
+    try:
+        state.adapters.set_scales(read_scales(body))
+    except ValueError as error:
+        raise invalid_request(str(error)) from None
     return json_response({"success": True})
 
 

@@ -20,6 +20,7 @@ MANY: list[tuple[str, Any, int]] = [
     ("preserved_tokens", "x", bounds.MAX_PRESERVED),
     ("response_fields", "x", bounds.MAX_RESPONSE_FIELDS),
     ("logit_bias", [5, 1.0], N_VOCAB),
+    ("lora", {"id": 0, "scale": 1.0}, bounds.MAX_ADAPTERS),
 ]
 
 
@@ -63,6 +64,18 @@ def test_prompts() -> None:
 def test_biases_by_text_count_their_tokens() -> None:
     message = "Field 'logit_bias': too many elements (301, at most 300)"
     assert ask(logit_bias=[["x" * 301, 1]]) == (400, message)
+
+
+def test_scales_of_adapters() -> None:
+    assert served().post("/lora-adapters", json=[{}] * (bounds.MAX_ADAPTERS + 1)).status_code == 400
+
+
+def test_parts_of_a_form() -> None:
+    part = b'--b\r\nContent-Disposition: form-data; name="prompt"\r\n\r\nx\r\n'
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    for n_parts, status in ((1024, 200), (1025, 400)):
+        answer = served().post("/completion", content=part * n_parts + b"--b--\r\n", headers=headers)
+        assert answer.status_code == status
 
 
 def test_candidates() -> None:
