@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
-import regex
 from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
+from mlxserver.sampling.grammar.trigger_pattern import compiled, find_first
 from mlxserver.sampling.params import Grammar, SamplerError, Trigger
 from mlxserver.sampling.vocabulary import Vocabulary
-
-SEARCH_SECONDS = 0.05
-"""A pattern of a client's may take forever; the search for it may not."""
 
 
 class GrammarState:
@@ -101,7 +97,7 @@ class LazyStart:
 
     def __init__(self, triggers: Sequence[Trigger]) -> None:
         self._tokens = {trigger.token for trigger in triggers if trigger.kind == "token"}
-        self._patterns = [_pattern(trigger) for trigger in triggers if trigger.kind != "token"]
+        self._patterns = [compiled(trigger) for trigger in triggers if trigger.kind != "token"]
         self._text = b""
         self._pieces: list[tuple[int, int]] = []
         """(token, where its text ends)."""
@@ -112,11 +108,8 @@ class LazyStart:
             return [(token, piece)]
         self._text += piece
         self._pieces.append((token, len(self._text)))
-        for pattern in self._patterns:
-            start = _find(pattern, self._text)
-            if start is not None:
-                return self._since(start)
-        return None
+        start = find_first(self._patterns, self._text)
+        return None if start is None else self._since(start)
 
     def _since(self, start: int) -> list[tuple[int, bytes]]:
         begins = [0, *(end for _, end in self._pieces)]
@@ -125,36 +118,3 @@ class LazyStart:
             for begin, (token, end) in zip(begins, self._pieces, strict=False)
             if end > start
         ]
-
-
-def _pattern(trigger: Trigger) -> regex.Pattern[bytes]:
-    text = trigger.value
-    if trigger.kind == "word":
-        text = re.escape(text)
-    elif trigger.kind == "pattern_full":
-        text = (
-            f"{'' if text.startswith('^') else '^'}{text}{'' if text.endswith('$') else '$'}"
-            if text
-            else "^$"
-        )
-    try:
-        return regex.compile(text.encode("utf-8", "surrogatepass"))
-    except regex.error as error:
-        raise SamplerError(f"invalid trigger pattern: {error}") from None
-
-
-def _anchored(pattern: str) -> str:
-    begin, end = "" if pattern.startswith("^") else "^", "" if pattern.endswith("$") else "$"
-    return f"{begin}{pattern}{end}" if pattern else "^$"
-
-
-def _find(pattern: regex.Pattern[bytes], text: bytes) -> int | None:
-    """Where the grammar begins: at the first group that matched something, else at the whole match."""
-    try:
-        match = pattern.search(text, timeout=SEARCH_SECONDS)
-    except TimeoutError:
-        raise SamplerError("the search for a grammar's trigger takes too long") from None
-    if match is None:
-        return None
-    spans = [match.span(group) for group in range(1, match.re.groups + 1)]
-    return int(next((start for start, end in spans if end > start), match.start()))
