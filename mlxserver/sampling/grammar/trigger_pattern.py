@@ -15,7 +15,7 @@ SEARCH_SECONDS = 0.05
 MAX_LENGTH = 32_768
 """Characters of a pattern."""
 MAX_WEIGHT = 100_000
-"""Characters of a pattern with its repetitions written out: the library does that, and takes memory for it."""
+"""Characters of a pattern with its repetitions written out, as the library has it in memory."""
 MAX_DEPTH = 100
 
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
