@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 T = TypeVar("T")
 
-LARGE = 128 * 1024
+LARGE = 32 * 1024
 """Bytes of a body. What a smaller one asks for takes some milliseconds."""
 THREAD = "large-requests"
 
