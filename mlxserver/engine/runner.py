@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, cast
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.row_groups import row_groups
 from mlxserver.engine.task import Failed
 from mlxserver.kv.identity import Adapters
 from mlxserver.kv.slot_states import SlotStates
@@ -58,6 +61,7 @@ class Runner:
         embedder: Embedder | None = None,
     ) -> None:
         self._module = module
+        self._weight_bytes = sum(array.nbytes for _, array in tree_flatten(module.parameters()))
         self._states = states
         self._mover = mover
         self._sampler = sampler
@@ -98,8 +102,8 @@ class Runner:
         decodes = [decode for decode in plan.decodes if self._task_of.get(decode.slot) == decode.task_id]
         for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
             # rows that change places are not only those of the group: an error there is nobody's
-            order = self._states.arrange([decode.slot for decode in group])
-            self._decode(step, group, order)
+            passes = self._states.arrange_passes(self._passes([decode.slot for decode in group]))
+            self._decode(step, group, passes)
         embeds = [embed for embed in plan.embeds if embed.task_id not in step.broken]
         if embeds:
             self._guard(step, embeds, lambda: self._embed(step, embeds))
@@ -151,26 +155,34 @@ class Runner:
         self._adapters_of[join.slot] = join.adapters
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
 
-    def _decode(self, step: Step, decodes: list[Decode], order: list[int]) -> None:
+    def _passes(self, slots: list[int]) -> list[list[int]]:
+        """The slots of each forward pass."""
+        states = self._states
+        if not states.is_plain or len(slots) < 2:
+            return [slots]
+        lengths = [states.length(slot) for slot in slots]
+        return row_groups(slots, lengths, states.bytes_per_token, self._weight_bytes)
+
+    def _decode(self, step: Step, decodes: list[Decode], passes: list[list[int]]) -> None:
         """One token of each slot.
 
         What fails together is tried row by row where state can be put back: only the bad ones' tasks fail.
         """
         of_slot = {decode.slot: decode for decode in decodes}
-        rows = [of_slot[slot] for slot in order]
-        tokens = self._next_inputs(order)
-        if len(rows) > 1 and self._decode_together(step, rows, tokens):
+        rows = [of_slot[slot] for slots in passes for slot in slots]
+        tokens = self._next_inputs([row.slot for row in rows])
+        if len(rows) > 1 and self._decode_together(step, rows, tokens, [len(slots) for slots in passes]):
             return
         for index, row in enumerate(rows):
             one = tokens[index : index + 1]
-            if self._guard(step, [row], lambda row=row, one=one: self._forward(step, [row], one)):
+            if self._guard(step, [row], lambda row=row, one=one: self._forward(step, [row], one, [1])):
                 self._inputs[row.slot] = step.sampled[-1][1].tokens
 
-    def _decode_together(self, step: Step, rows: list[Decode], tokens: mx.array) -> bool:
+    def _decode_together(self, step: Step, rows: list[Decode], tokens: mx.array, sizes: list[int]) -> bool:
         """False where it failed, and each row may be tried by itself."""
 
         def forward() -> None:
-            self._forward(step, rows, tokens)
+            self._forward(step, rows, tokens, sizes)
             # slots that sit a step out (their bound is reached) never need their last token again
             self._last = [row.slot for row in rows], step.sampled[-1][1].tokens
 
@@ -184,14 +196,23 @@ class Runner:
             log.exception("a step of %d rows failed: each is tried by itself", len(rows))
             return False
 
-    def _forward(self, step: Step, rows: list[Decode], tokens: mx.array) -> None:
-        """``tokens`` (B,), one of each row. Where it raises, state is put back if it can be."""
+    def _forward(self, step: Step, rows: list[Decode], tokens: mx.array, sizes: list[int]) -> None:
+        """``tokens`` (B,), one of each row; so many rows a pass as ``sizes`` says.
+
+        Where it raises, state is put back if it can be.
+        """
         order = [row.slot for row in rows]
         adapters = [self._adapters_of[slot] for slot in order]
-        self._adapters.use(adapters)
-        caches = self._states.decode(order, finite=any(adapters))
+        ends = list(accumulate(sizes))
+        parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        caches = [self._states.decode(order[part], finite=any(adapters)) for part in parts]
         try:
-            sampled = self._sampler.sample(self._module(tokens[:, None], cache=caches)[:, -1], order)
+            logits = []
+            for part, cache in zip(parts, caches, strict=True):
+                self._adapters.use(adapters[part])
+                logits.append(self._module(tokens[part, None], cache=cache)[:, -1])
+            together = mx.concatenate(logits) if len(logits) > 1 else logits[0]
+            sampled = self._sampler.sample(together, order)
             mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
         except Exception:
             if len(rows) > 1 and self._states.can_undo:

@@ -249,6 +249,19 @@ class SlotStates:
                 self._swap_rows(row, hole)
         return sorted(slots, key=lambda slot: self._row[slot])
 
+    def arrange_passes(self, passes: Sequence[Sequence[int]]) -> list[list[int]]:
+        """As ``arrange``, for one set of slots or for two that are decoded one after the other."""
+        order = self.arrange([slot for slots in passes for slot in slots])
+        if len(passes) == 1:
+            return [order]
+        both = tuple(passes), tuple(passes)[::-1]
+        front, back = max(both, key=lambda pair: len({*order[: len(pair[0])]} & {*pair[0]}))
+        holes = [slot for slot in order[: len(front)] if slot not in front]
+        strays = [slot for slot in order[len(front) :] if slot in front]
+        for hole, stray in zip(holes, strays, strict=True):
+            self._swap_rows(self._row[hole], self._row[stray])
+        return [sorted(slots, key=lambda slot: self._row[slot]) for slots in (front, back)]
+
     def arrays(self) -> list[mx.array]:
         """Everything that must be evaluated for the state to stand on its own."""
         return [array for layer in self._layers for array in layer.arrays]
