@@ -34,7 +34,7 @@ from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Event, Failed, Snapshot
 from mlxserver.kv.block_ledger import BlockChange
-from mlxserver.models.device import on_metal
+from mlxserver.models.device import on_metal, wire_memory
 from mlxserver.models.errors import ModelError
 from mlxserver.models.model import Model
 from mlxserver.options.environment import shows_slot_texts
@@ -115,6 +115,7 @@ class Engine:
     def _main(self) -> None:
         assembly = None
         try:
+            wire_memory()
             model, config = self._load()
             assembly = Assembly(model, config, self.post)
             self._blocks = assembly.blocks

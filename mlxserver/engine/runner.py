@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import Any, cast
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
@@ -19,6 +18,7 @@ from mlxserver.engine.task import Failed
 from mlxserver.kv.identity import Adapters
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.lora.loaded import LoadedAdapters
+from mlxserver.models.parameters import n_bytes
 from mlxserver.sampling.params import SamplerError
 from mlxserver.sampling.sampler import Sampled, Sampler
 
@@ -61,7 +61,7 @@ class Runner:
         embedder: Embedder | None = None,
     ) -> None:
         self._module = module
-        self._weight_bytes = sum(array.nbytes for _, array in tree_flatten(module.parameters()))
+        self._weight_bytes = n_bytes(module)
         self._states = states
         self._mover = mover
         self._sampler = sampler

@@ -19,6 +19,12 @@ def on_metal() -> bool:
     return bool(mx.metal.is_available()) and mx.default_device() == mx.gpu
 
 
+def wire_memory() -> None:
+    """Let Metal keep what it recommends in memory; other backends know no such limit."""
+    if mx.metal.is_available():
+        mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
+
+
 def compute_dtype(name: str, own: mx.Dtype) -> mx.Dtype:
     """The option's dtype; ``auto`` is float32 on the CPU and ``own``, the weights' type, on Metal."""
     if name == "auto":
