@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT_SECONDS = 1800
+ACCEPT_SECONDS = 0.01
 Piece = tuple[float, bytes]
 """``time.perf_counter()`` of what came in at once, and that."""
 Message = dict[str, str]
@@ -68,9 +69,14 @@ class Stream:
         return self.n_prompt - self.n_cached
 
 
-def receive(url: str, request: Request) -> Iterator[Piece]:
-    """What comes in, as it comes in. Whoever stops asking for more ends the connection."""
+def connected(url: str) -> HTTPConnection:
     connection = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
+    connection.connect()
+    return connection
+
+
+def receive(connection: HTTPConnection, request: Request) -> Iterator[Piece]:
+    """What comes in, as it comes in. Whoever stops asking for more ends the connection."""
     try:
         headers = {"Content-Type": "application/json"}
         connection.request("POST", request.path, json.dumps(request.body).encode(), headers)
@@ -118,8 +124,12 @@ def text_of(choice: dict[str, Any]) -> str:
 
 def stream(url: str, request: Request, exact: bool = True) -> Stream:
     """The whole of it. ``exact``: raises where it ended early, because then its figures would not compare."""
+    return stream_over(connected(url), request, exact)
+
+
+def stream_over(connection: HTTPConnection, request: Request, exact: bool) -> Stream:
     sent = time.perf_counter()
-    result = read(sent, list(receive(url, request)))
+    result = read(sent, list(receive(connection, request)))
     wanted = request.body["max_tokens"]
     if not result.times or (exact and result.n_tokens != wanted):
         raise RuntimeError(f"a stream gave {result.n_tokens} tokens of {wanted}: {result.text!r}")
@@ -127,6 +137,13 @@ def stream(url: str, request: Request, exact: bool = True) -> Stream:
 
 
 def together(url: str, requests: Sequence[Request], exact: bool = True) -> list[Stream]:
-    """All at once, each over a connection of its own, in the order of ``requests``."""
+    """All at once, each over a connection of its own, in the order of ``requests``.
+
+    The connections are made one by one before: mlx_lm.server resets some of those that come at once.
+    """
+    connections = []
+    for _ in requests:
+        connections.append(connected(url))
+        time.sleep(ACCEPT_SECONDS)
     with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(lambda request: stream(url, request, exact), requests))
+        return list(pool.map(lambda c, request: stream_over(c, request, exact), connections, requests))

@@ -23,9 +23,9 @@ def repeated(word: str, n_words: int, nonce: int) -> str:
     return f"{nonce}" + f" {word}" * n_words
 
 
-def lasting(count: int, nonce: int) -> list[str]:
-    """Prompts of about 65 tokens that are answered by the same word again and again, a token each."""
-    return [repeated(word, N_LASTING, 100 * nonce + i) for i, word in enumerate(LASTING[:count])]
+def lasting(count: int, nonce: int, n_words: int = N_LASTING) -> list[str]:
+    """Prompts that are answered by the same word again and again, a token each."""
+    return [repeated(word, n_words, 100 * nonce + i) for i, word in enumerate(LASTING[:count])]
 
 
 def prose(n_words: int, seed: int) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.client import Piece, completion, read, receive, stream
+from bench.client import Piece, completion, connected, read, receive, stream
 from bench.measures import gaps_before, gaps_during
 from bench.texts import ENDLESS, LASTING, N_LASTING, prose, repeated
 from bench.workload import Figures, Play
@@ -29,7 +29,7 @@ def arrival(n_prompt: int) -> Callable[[Play], Figures]:
         def run_beside() -> None:
             prompt = repeated(LASTING[0], N_LASTING, play.seed(2))
             try:
-                for piece in receive(play.url, completion(prompt, MANY, **ENDLESS)):
+                for piece in receive(connected(play.url), completion(prompt, MANY, **ENDLESS)):
                     pieces.append(piece)
                     if len(pieces) == N_ALONE:
                         alone.set()

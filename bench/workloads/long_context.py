@@ -6,33 +6,27 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.client import completion, read, receive, stream, together
-from bench.measures import decode_rate
-from bench.texts import ENDLESS, lasting, prose
+from bench.client import completion, connected, read, receive, stream
+from bench.texts import ENDLESS, prose
 from bench.workload import Figures, Play
-from bench.workloads.streams import JOINING
+from bench.workloads.streams import rate
 
 N_SHORT, N_LONG, N_PREDICT, MANY = 8, 4000, 48, 400
 
 
 def long_context(play: Play) -> Figures:
-    def rate(nonce: int, n_predict: int) -> float:
-        requests = [completion(prompt, n_predict) for prompt in lasting(N_SHORT, play.seed(nonce))]
-        return decode_rate(together(play.url, requests))
-
-    n_predict = play.size(N_PREDICT) + JOINING * N_SHORT
-    rate(1, 4)
-    alone = rate(2, n_predict)
-    context = prose(play.size(N_LONG), play.seed(3))
+    n_predict = play.size(N_PREDICT)
+    alone = rate(play.url, N_SHORT, n_predict, play.seed(1))
+    context = prose(play.size(N_LONG), play.seed(2))
     context += stream(play.url, completion(context, 2)).text
-    idle = rate(4, n_predict)
+    idle = rate(play.url, N_SHORT, n_predict, play.seed(3))
     started, over = threading.Event(), threading.Event()
 
     def go_on() -> float:
         """Seconds to the first token of the long context's next turn."""
         sent, pieces = time.perf_counter(), []
         try:
-            for piece in receive(play.url, completion(context + " and", MANY, **ENDLESS)):
+            for piece in receive(connected(play.url), completion(context + " and", MANY, **ENDLESS)):
                 pieces.append(piece)
                 started.set()
                 if over.is_set():
@@ -47,7 +41,7 @@ def long_context(play: Play) -> Figures:
         going_on = pool.submit(go_on)
         started.wait()
         try:
-            beside = rate(5, n_predict)
+            beside = rate(play.url, N_SHORT, n_predict, play.seed(4))
         finally:
             over.set()
         first_token = going_on.result()

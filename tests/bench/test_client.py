@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.client import Piece, completion, events, read, receive, stream, together
+from bench.client import Piece, completion, connected, events, read, receive, stream, together
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
 
@@ -102,4 +102,4 @@ def test_a_stream_that_ends_early_is_refused_unless_it_may() -> None:
 
 def test_an_answer_that_is_no_200_is_raised() -> None:
     with serving() as url, pytest.raises(RuntimeError, match="(?s)400.*refused"):
-        list(receive(url, completion("bad", 2)))
+        list(receive(connected(url), completion("bad", 2)))
