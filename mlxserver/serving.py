@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import socket
-import ssl
 import sys
 import threading
 from pathlib import Path
@@ -81,18 +80,17 @@ def serve(options: Any) -> int:
     try:
         vertex = read_vertex_ai(os.environ)
         config = uvicorn_config(make_app(state, vertex), options)
-        config.load()
+        _read_tls(config)
         port = vertex.port if vertex else port
         listener = bind(options.host, port, options.reuse_port)
     except (NotADirectoryError, ValueError) as error:
         log.error("%s", error)
-    except ssl.SSLError as error:
-        log.error("cannot use the TLS key and certificate: %s", error)
     except OSError as error:
         log.error("couldn't bind HTTP server socket, hostname: %s, port: %d", options.host, port)
         log.error("%s", error)
     else:
         warn_of_open_origins(options)
+        warn_of_folders(options)
         server = Server(config, state)
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, server.handle_exit)
@@ -101,6 +99,15 @@ def serve(options: Any) -> int:
         return code
     log.error("exiting due to HTTP server error")
     return 1
+
+
+def _read_tls(config: uvicorn.Config) -> None:
+    """Raises ``ValueError`` for a key and certificate that cannot be used."""
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        files = f"{config.ssl_keyfile}, {config.ssl_certfile}"
+        raise ValueError(f"cannot use the TLS key and certificate ({files}): {error}") from None
 
 
 def _leave_running_engine(code: int) -> None:
@@ -180,6 +187,13 @@ def warn_of_open_origins(options: Any) -> None:
     if options.cors_origins == "*" and not options.api_key:
         log.warning("CORS allows every origin ('*') and no API key is set")
         log.warning("a web page that you visit could use this server; --api-key or --cors-origins prevent it")
+
+
+def warn_of_folders(options: Any) -> None:
+    if options.slot_save_path and not os.access(options.slot_save_path, os.W_OK | os.X_OK):
+        log.warning("--slot-save-path: %s is read-only, slots cannot be saved", options.slot_save_path)
+    if options.lora_dir and not os.access(options.lora_dir, os.R_OK | os.X_OK):
+        log.warning("--lora-dir: %s cannot be read, no adapter can be loaded", options.lora_dir)
 
 
 async def _run(server: Server, listener: socket.socket, state: ServerState) -> int:

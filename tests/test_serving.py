@@ -225,6 +225,8 @@ def test_a_port_in_use_ends_the_process(caplog: pytest.LogCaptureFixture) -> Non
         ("--host", "no-such-host.invalid"),
         ("--cors-origins", "http://a\r\nX-Evil: 1"),
         ("--cors-methods", "GET\n"),
+        ("--api-prefix", "/a\r\nX-Evil: 1"),
+        ("--api-prefix", "a"),
     ],
 )
 def test_what_cannot_be_served_ends_the_process(
@@ -272,6 +274,28 @@ def test_addresses() -> None:
         assert serving.address_of(listener, options()) == f"http://127.0.0.1:{port}"
         secure = options("--ssl-key-file", "k", "--ssl-cert-file", "c")
         assert serving.address_of(listener, secure) == f"https://127.0.0.1:{port}"
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key = tmp_path / "key"
+    key.write_text("no key")
+    for path in ("/absent.key", str(key)):
+        caplog.clear()
+        assert serving.serve(options("--ssl-key-file", path, "--ssl-cert-file", path)) == 1
+        assert f"cannot use the TLS key and certificate ({path}, {path}): " in caplog.text
+        assert "bind" not in caplog.text
+
+
+def test_folders_without_rights_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = options("--slot-save-path", str(tmp_path), "--lora-dir", str(tmp_path))
+    serving.warn_of_folders(made)
+    assert not caplog.text
+    monkeypatch.setattr(serving.os, "access", lambda path, mode: False)
+    serving.warn_of_folders(made)
+    assert "is read-only, slots cannot be saved" in caplog.text
+    assert "cannot be read, no adapter can be loaded" in caplog.text
 
 
 def test_open_origins_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,10 +19,12 @@ from mlxserver.options.vertex import VertexAi
 def make_app(state: ServerState, vertex: VertexAi | None = None) -> ASGIApp:
     """Host, CORS header, OPTIONS, readiness, key, route.
 
-    Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that no header can hold
-    and for routes of ``vertex`` that are taken.
+    Raises ``OSError`` where ``--path`` is no folder, ``ValueError`` for CORS options that no header can hold,
+    a prefix that is no path, and routes of ``vertex`` that are taken.
     """
     options = state.options
+    if options.api_prefix and not (options.api_prefix.startswith("/") and options.api_prefix.isprintable()):
+        raise ValueError(f"--api-prefix is no path that begins with '/': {options.api_prefix!r}")
     if options.metrics and state.metrics is None:
         from mlxserver.telemetry.metrics import Metrics
 

@@ -24,6 +24,9 @@ log = srv("log_server_request")
 QUIET_PATHS = frozenset(["/health", "/v1/health", "/models", "/v1/models", "/props", "/metrics"])
 """What monitors ask for again and again is not logged."""
 
+LONGEST_LOGGED = 200
+"""Characters of a path in the log."""
+
 UNKNOWN = "unknown"
 """The route of requests that no route fits, in the metrics."""
 
@@ -85,7 +88,8 @@ class Router:
             self._state.metrics.request_done(route.paths[0] if route else UNKNOWN, status, seconds)
         if scope["path"] not in QUIET_PATHS:
             client = scope.get("client") or ("", 0)
-            log.info("done request: %s %s %s %d", scope["method"], scope["path"], client[0], status)
+            path = scope["path"][:LONGEST_LOGGED]
+            log.info("done request: %s %s %s %d", scope["method"], path, client[0], status)
 
 
 class _Status:

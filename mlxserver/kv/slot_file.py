@@ -6,10 +6,13 @@ or is damaged, is refused before anything is changed.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +80,8 @@ def write_slot_file(
 
 def read_slot_file(path: Path, model: str) -> SlotFile:
     """Raises SlotFileError for a file that is absent, damaged, or not of this model and KV types."""
-    if path.is_symlink() or not path.is_file():
-        raise SlotFileError("there is no such file")
     try:
-        with path.open("rb", buffering=0) as file:
+        with opened(path) as file:
             header, tensors = read_state(file)
     except OSError as error:
         raise SlotFileError(f"the file cannot be read ({type(error).__name__})") from error
@@ -92,6 +93,21 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
         return _slot_file(header, arrays_of(tensors))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SlotFileError(f"the file's header is damaged ({type(error).__name__})") from error
+
+
+def opened(path: Path) -> FileIO:
+    """Follows no link and waits for no pipe. Raises SlotFileError where there is no file, OSError else."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            raise SlotFileError("there is no such file") from None
+        raise
+    file = FileIO(handle)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise SlotFileError("there is no such file")
+    return file
 
 
 def _slot_file(header: Mapping[str, Any], arrays: Mapping[str, mx.array]) -> SlotFile:

@@ -221,7 +221,10 @@ def _file(row: Row, text: str, notices: Notices) -> str:
 
 def _key_file(row: Row, text: str, notices: Notices) -> tuple[str, ...]:
     lines = read_bytes(text).decode("utf-8", "surrogateescape").split("\n")
-    return tuple(line for line in lines if line and not line.startswith("#"))
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:  # everybody would be let in
+        raise BadValue(f"error: no keys in file '{text}'\n")
+    return keys
 
 
 def _directory(row: Row, text: str, notices: Notices) -> str:

@@ -16,6 +16,7 @@ def finish(builder: Builder) -> None:
     _slots(builder)
     _names(builder)
     _tls(builder)
+    _keys(builder)
     _cache_disk(builder)
 
 
@@ -64,6 +65,11 @@ def _names(builder: Builder) -> None:
 def _tls(builder: Builder) -> None:
     if bool(builder.values["ssl_key_file"]) != bool(builder.values["ssl_cert_file"]):
         builder.notices.warning("TLS is off: it needs both --ssl-key-file and --ssl-cert-file")
+
+
+def _keys(builder: Builder) -> None:
+    if builder.given.keys() & {"api_key", "api_key_file"} and not builder.values["api_key"]:
+        builder.notices.warning("the API key is empty: everybody is let in")
 
 
 def _cache_disk(builder: Builder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -208,6 +209,42 @@ def test_files_are_served_from_a_folder(tmp_path: Any) -> None:
     assert client.get("/absent.txt").json() == NOT_FOUND
     assert client.get("/../../etc/passwd").status_code == 404
     assert client.get("/health").json() == {"status": "ok"}
+
+
+def test_files_outside_the_folder_are_not_served(tmp_path: Any) -> None:
+    folder = tmp_path / "public"
+    (folder / "deep").mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "public-too").mkdir()
+    (tmp_path / "public-too" / "secret").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "up").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    client = served("--path", str(folder))
+    for path in (
+        "/../secret",
+        "/%2e%2e/secret",
+        "/%2e%2e%2fsecret",
+        "/deep/..%2f..%2fsecret",
+        "/..%5csecret",
+        "/../public-too/secret",
+        f"/{tmp_path}/secret",
+        f"/%2f{str(tmp_path)[1:]}/secret",
+        "/link",
+        "/up/secret",
+        "/pipe",
+        "/a%00b",
+        "/%ff%fe",
+        "/" + "a" * 5000,
+    ):
+        response = client.get(path)
+        assert (response.status_code, response.json()) == (404, NOT_FOUND), path
+
+
+def test_files_need_the_key(tmp_path: Any) -> None:
+    (tmp_path / "index.html").write_text("<!doctype html>")
+    client = served("--path", str(tmp_path), "--api-key", "k")
+    assert client.get("/index.html").status_code == 401
 
 
 def test_a_folder_that_is_none_stops_the_start(tmp_path: Any) -> None:

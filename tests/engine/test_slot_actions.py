@@ -103,6 +103,7 @@ def test_files_that_do_not_belong_here_leave_the_slot_as_it_was(tmp_path: Path) 
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "link").symlink_to(tmp_path / "good")
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     for name in [
         "other-model",
         "other-rope",
@@ -113,6 +114,7 @@ def test_files_that_do_not_belong_here_leave_the_slot_as_it_was(tmp_path: Path) 
         "flipped",
         "link",
         "folder",
+        "pipe",
     ]:
         outcome = act(bench, "restore", 0, tmp_path / name)
         assert outcome.error, name

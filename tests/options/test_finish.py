@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from mlxserver.options import Options, parse_command_line
+from mlxserver.options import Exit, Options, parse_command_line
 from mlxserver.options.builder import Builder
 from mlxserver.options.finish import finish
 
@@ -69,6 +71,19 @@ def test_template_kwargs(argv: list[str], kwargs: dict[str, object]) -> None:
 def test_kwargs_of_one_run_do_not_reach_the_next() -> None:
     parse("--chat-template-kwargs", '{"a": 1}', "--reasoning", "on")
     assert parse().chat_template_kwargs == {}
+
+
+def test_an_empty_key_is_told(tmp_path: Path) -> None:
+    text = "the API key is empty: everybody is let in"
+    assert [notice.text for notice in parse("--api-key", "").notices] == [text]
+    assert parse("--api-key", ",k").notices == ()
+    keys = tmp_path / "keys"
+    keys.write_text("# none\n\n")
+    with pytest.raises(Exit) as end:
+        parse("--api-key-file", str(keys))
+    assert (end.value.code, "no keys in file" in end.value.stderr) == (1, True)
+    keys.write_text("# one\nk\n")
+    assert parse("--api-key-file", str(keys)).api_key == ("k",)
 
 
 def test_half_of_tls_is_told() -> None:
