@@ -14,7 +14,7 @@ run: setup    ## serves that model on 127.0.0.1:8080
 test: setup   ## unit tests, import test, tests on the real model, conformance cases
 	@scripts/test
 
-lint: setup   ## ruff and mypy
+lint: setup   ## ruff, mypy, known vulnerabilities of dependencies
 	@scripts/lint
 
 bench: setup  ## plays workloads at mlxserver, mlx_lm.server and, with --llama-server in ARGS, llama-server
