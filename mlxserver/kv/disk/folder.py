@@ -197,8 +197,9 @@ def _locked(path: Path) -> int:
             who = f" (process {owner})" if owner.isdigit() else ""
             raise DiskError(f"the folder {path.parent} is in use by another server{who}") from error
         raise
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    with contextlib.suppress(OSError):  # the process is only told to others; a full disk refuses no server
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock
 
 

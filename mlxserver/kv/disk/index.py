@@ -185,6 +185,8 @@ class Index:
         above = self.entries.get(name.above) if name.above else None
         if name.key in self.entries or (name.above and above is None):
             return None
+        # a clock that was set back must not make what is used now look older than what is there
+        self._clock = max(self._clock, used or 0)
         entry = Entry(name, nbytes, self._now() if used is None else used, above)
         self.entries[name.key] = entry
         self.nbytes += nbytes

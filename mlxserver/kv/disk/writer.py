@@ -161,6 +161,7 @@ class Writer:
         if self._folder.is_lost:
             self._forget_all()
             self._folder.renew()
+            self._take_stock()  # it may have been replaced by one with files
         tensors = span_tensors(job.span)
         for i, name in enumerate(job.names):
             if self._is_hurried or time.monotonic() < self._books.paused_until:

@@ -286,6 +286,20 @@ def test_a_folder_that_is_removed_starts_anew(tmp_path: Path) -> None:
     faults.store.close()
 
 
+def test_the_files_of_a_folder_that_took_its_place_are_found_and_counted(tmp_path: Path) -> None:
+    faults = Faults(tmp_path / "cache", limit=4 * 76_000)
+    other, more = numbers(96, 1), numbers(64, 2)
+    with opened(tmp_path / "other") as store:
+        store.put(BASE_IDENTITY, other, 0, span_of(other))
+    (tmp_path / "cache").rename(tmp_path / "moved")
+    (tmp_path / "other").rename(tmp_path / "cache")
+    assert faults.put(more)
+    assert (faults.found(), faults.found(other), faults.found(more)) == (0, 64, 64)
+    assert faults.files() == faults.store.stats().blocks == 4
+    faults.store.check()
+    faults.store.close()
+
+
 def test_a_folder_that_another_server_took_is_left_to_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -165,6 +166,17 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "cache" / "lock").symlink_to(tmp_path / "file")
     with pytest.raises(DiskError, match="cannot be used"):
         Folder(tmp_path / "cache")
+
+
+def test_a_full_disk_refuses_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    folder = Folder(tmp_path)
+    with pytest.raises(DiskError, match="in use by another server$"):
+        Folder(tmp_path)
+    folder.close()
 
 
 def test_a_folder_that_is_lost_is_made_again_unless_another_has_it(tmp_path: Path) -> None:

@@ -124,6 +124,16 @@ def test_what_was_used_longest_ago_goes_first_and_its_end_before_its_beginning()
     assert (index.nbytes, index.entries) == (0, {})
 
 
+def test_a_clock_that_was_set_back_changes_no_order() -> None:
+    index = Index(None)
+    (name,) = names(BASE_IDENTITY, BLOCKS[0], False, False)
+    earlier = index.add(name, 10, used=2**62)
+    (later,) = fill(index, names(BASE_IDENTITY, BLOCKS[1], False, False))
+    assert earlier and later.used > earlier.used and index.oldest() is earlier
+    index.touch(earlier)
+    assert index.oldest() is later
+
+
 def test_a_snapshot_goes_before_its_block_and_alone() -> None:
     index = Index(None)
     block, snapshot = fill(index, names(BASE_IDENTITY, BLOCKS[0], True, False))
