@@ -11,7 +11,7 @@ from mlxserver.options import Exit, Options, parse_command_line, require_model
 from mlxserver.telemetry import log
 
 LEAST_FREE = 64 * 2**20
-"""Bytes that must be free for ``--cache-disk``."""
+"""Bytes that must be free for a ``--cache-disk`` that holds nothing yet."""
 
 
 def main() -> int:
@@ -75,9 +75,11 @@ def check_cache_disk(options: Options) -> None:
     try:
         if options.cache_ram == 0:
             raise DiskError("it needs --cache-ram: what is read goes there")
-        Folder(Path(options.cache_disk)).close()
-        free = shutil.disk_usage(options.cache_disk).free
-        if free < LEAST_FREE:
+        path = Path(options.cache_disk)
+        Folder(path).close()
+        free = shutil.disk_usage(path).free
+        # what is there may be what fills the disk, and is still of use
+        if free < LEAST_FREE and not any(each.is_dir() for each in path.iterdir()):
             raise DiskError(f"there is no room in {options.cache_disk} ({free >> 20} MiB are free)")
     except (DiskError, ValueError) as error:
         raise Exit(1, stderr=f"error: --cache-disk cannot be used: {error}\n") from None

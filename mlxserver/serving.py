@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import sys
-import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from mlxserver.api.state import Ready, ServerState
 from mlxserver.chat.errors import TemplateError
 from mlxserver.chat.template import ChatTemplate, Vocabulary, make_template
 from mlxserver.connection import MAX_HEAD, Bounds, connections_with
-from mlxserver.engine.mailbox import NATIVE_THREADS
 from mlxserver.engine_start import StartedEngine, start_engine
 from mlxserver.models.errors import ModelError
 from mlxserver.options.vertex import read_vertex_ai
@@ -95,7 +93,7 @@ def serve(options: Any) -> int:
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, server.handle_exit)
         code = asyncio.run(_run(server, listener, state))
-        _leave_running_engine(code)
+        _leave(code)
         return code
     log.error("exiting due to HTTP server error")
     return 1
@@ -110,11 +108,15 @@ def _read_tls(config: uvicorn.Config) -> None:
         raise ValueError(f"cannot use the TLS key and certificate ({files}): {error}") from None
 
 
-def _leave_running_engine(code: int) -> None:
-    """A thread that loads or computes while the interpreter ends would abort the process."""
-    if any(thread.name in NATIVE_THREADS for thread in threading.enumerate()):
-        logging.shutdown()
-        os._exit(code)
+def _leave(code: int) -> None:
+    """End the process at once, without what the interpreter does at its end.
+
+    A thread that loads or computes meanwhile would abort it, and so would one that has ended just now:
+    MLX's destructors of a thread wait for the interpreter after Python has seen it end.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def bind(host: str, port: int, reuse_port: bool) -> socket.socket:

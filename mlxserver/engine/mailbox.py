@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mlxserver.engine.reader import READER_THREAD, Arrived
+from mlxserver.engine.reader import Arrived
 from mlxserver.engine.task import Task
 
 ENGINE_THREAD = "engine"
 """The thread's name."""
-NATIVE_THREADS = frozenset({ENGINE_THREAD, READER_THREAD, "disk-writer"})
-"""Names of the threads that may be in a library's own code."""
 
 SlotActionKind = Literal["save", "restore", "erase"]
 
