@@ -87,7 +87,8 @@ def read_slot_file(path: Path, model: str) -> SlotFile:
         raise SlotFileError(f"the file cannot be read ({type(error).__name__})") from error
     except StateFileError as error:
         raise SlotFileError(str(error)) from error
-    if not isinstance(header, dict) or header.get("format") not in READABLE or header.get("model") != model:
+    is_ours = isinstance(header, dict) and isinstance(header.get("format"), str)
+    if not is_ours or header["format"] not in READABLE or header.get("model") != model:
         raise SlotFileError("the file belongs to another model or other KV types")
     try:
         return _slot_file(header, arrays_of(tensors))

@@ -8,8 +8,9 @@ import mlx.core as mx
 import pytest
 
 from mlxserver.kv.identity import CacheIdentity
-from mlxserver.kv.slot_file import SlotFile, read_slot_file, write_slot_file
+from mlxserver.kv.slot_file import SlotFile, SlotFileError, read_slot_file, write_slot_file
 from mlxserver.kv.spans import KVSpan
+from mlxserver.kv.state_file import packed
 
 DATA = Path(__file__).parent / "data"
 IDENTITY = CacheIdentity(adapters=(("ab", 0.5),), tenant="t")
@@ -50,3 +51,13 @@ def test_what_is_written_now_is_safetensors_to_mlx_too(tmp_path: Path) -> None:
     assert isinstance(arrays, dict) and arrays.keys() == {"0.keys.0", "0.values.0"}
     assert arrays["0.keys.0"].dtype == mx.bfloat16
     assert mx.array_equal(arrays["0.keys.0"], span.layers[0][0][0])
+
+
+@pytest.mark.parametrize("header", [{"format": {}}, {"format": []}, {"format": None}, [], "text", None, 5])
+def test_headers_that_are_none(tmp_path: Path, header: object) -> None:
+    made: object = header
+    if isinstance(header, dict):
+        made = header | {"model": "a model"}
+    (tmp_path / "odd").write_bytes(b"".join(bytes(piece) for piece in packed(made, {})))  # type: ignore[arg-type]
+    with pytest.raises(SlotFileError, match="belongs to another model"):
+        read_slot_file(tmp_path / "odd", "a model")

@@ -9,7 +9,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Type
 
 from mlxserver.models.errors import ModelError
-from mlxserver.models.gguf.reader import read_part
+from mlxserver.models.gguf.reader import parse_part, read_part
 
 
 def test_values_shapes_and_data(tmp_path: Path) -> None:
@@ -129,3 +129,11 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
         read_part(tmp_path / "a.gguf")
     with pytest.raises(ModelError, match="Is a directory"):
         read_part(tmp_path)
+
+
+def test_a_message_is_short_whatever_a_file_calls_its_keys() -> None:
+    key = b"k\n" * 5000
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key + struct.pack("<I", 99)
+    with pytest.raises(ModelError) as found:
+        parse_part(head, Path("a.gguf"))
+    assert len(str(found.value)) < 300 and "\n" not in str(found.value)

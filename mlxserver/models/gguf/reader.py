@@ -131,7 +131,7 @@ class _Reader:
         for _ in range(n_entries):
             key = self._string()
             if key in metadata:
-                raise _Damaged(f"the key {key!r} appears twice")
+                raise _Damaged(f"the key {_shown(key)} appears twice")
             metadata[key] = self._value(self._scalar(_U32), key)
         return metadata
 
@@ -141,7 +141,7 @@ class _Reader:
         if kind == _ARRAY:
             return self._array(key)
         if kind not in _SCALARS:
-            raise _Damaged(f"the key {key!r} has the unknown type {kind}")
+            raise _Damaged(f"the key {_shown(key)} has the unknown type {kind}")
         return self._scalar(_SCALARS[kind])
 
     def _array(self, key: str) -> list[Any]:
@@ -149,20 +149,20 @@ class _Reader:
         if kind == _STRING:
             return self._strings(count, key)
         if kind not in _SCALARS:
-            raise _Damaged(f"the array {key!r} has the unknown type {kind}")
+            raise _Damaged(f"the array {_shown(key)} has the unknown type {kind}")
         item = _SCALARS[kind]
-        self._need(count * item.size, f"the array {key!r}")
+        self._need(count * item.size, f"the array {_shown(key)}")
         values: list[Any] = np.frombuffer(self._content, np.dtype(item.format), count, self._at).tolist()
         self._at += count * item.size
         return values
 
     def _strings(self, count: int, key: str) -> list[str]:
-        self._need(count * _U64.size, f"the array {key!r}")
+        self._need(count * _U64.size, f"the array {_shown(key)}")
         content, at, size, length = self._content, self._at, self._size, _U64.unpack_from
         texts: list[str] = []
         for _ in range(count):
             if at + 8 > size or (end := at + 8 + length(content, at)[0]) > size:
-                raise _Damaged(f"the array {key!r} ends after {len(texts)} of {count} strings")
+                raise _Damaged(f"the array {_shown(key)} ends after {len(texts)} of {count} strings")
             texts.append(content[at + 8 : end].decode("utf-8", "replace"))
             at = end
         self._at = at
@@ -174,38 +174,38 @@ class _Reader:
         tensors: dict[str, Tensor] = {}
         for name, shape, kind, offset in headers:
             if name in tensors:
-                raise _Damaged(f"the tensor {name!r} appears twice")
+                raise _Damaged(f"the tensor {_shown(name)} appears twice")
             if offset % alignment:
-                raise _Damaged(f"the tensor {name!r} starts at {offset}, no multiple of {alignment}")
+                raise _Damaged(f"the tensor {_shown(name)} starts at {offset}, no multiple of {alignment}")
             tensors[name] = Tensor(name, shape, kind, self._rows(name, shape, kind, start + offset))
         return tensors
 
     def _tensor_header(self) -> tuple[str, tuple[int, ...], GGMLQuantizationType, int]:
         name, n_dims = self._string(), self._scalar(_U32)
         if not 1 <= n_dims <= MAX_DIMS:
-            raise _Damaged(f"the tensor {name!r} has {n_dims} dimensions")
+            raise _Damaged(f"the tensor {_shown(name)} has {n_dims} dimensions")
         shape = tuple(reversed([self._scalar(_U64) for _ in range(n_dims)]))
         if not all(shape):
-            raise _Damaged(f"the tensor {name!r} is empty")
+            raise _Damaged(f"the tensor {_shown(name)} is empty")
         code, offset = self._scalar(_U32), self._scalar(_U64)
         try:
             return name, shape, GGMLQuantizationType(code), offset
         except ValueError as error:
-            raise _Damaged(f"the tensor {name!r} has the unknown type {code}") from error
+            raise _Damaged(f"the tensor {_shown(name)} has the unknown type {code}") from error
 
     def _rows(
         self, name: str, shape: tuple[int, ...], kind: GGMLQuantizationType, at: int
     ) -> np.ndarray[Any, np.dtype[np.uint8]]:
         block, block_bytes = GGML_QUANT_SIZES[kind]
         if shape[-1] % block:
-            raise _Damaged(f"the rows of {name!r} are no multiple of {block} values long")
+            raise _Damaged(f"the rows of {_shown(name)} are no multiple of {block} values long")
         row_bytes = shape[-1] // block * block_bytes
         n_rows = 1
         for size in shape[:-1]:
             n_rows *= size
         missing = at + n_rows * row_bytes - self._size
         if missing > 0:
-            raise _Damaged(f"the tensor {name!r} ends {missing} bytes after the file")
+            raise _Damaged(f"the tensor {_shown(name)} ends {missing} bytes after the file")
         return np.frombuffer(self._content, np.uint8, n_rows * row_bytes, at).reshape(n_rows, row_bytes)
 
 
@@ -221,3 +221,8 @@ def _bounded(count: int, bytes_left: int) -> range:
     if count * 32 > bytes_left:
         raise _Damaged(f"{count} tensors do not fit into the {bytes_left} bytes that are left")
     return range(count)
+
+
+def _shown(name: str) -> str:
+    """A name out of the file, which may be anything."""
+    return repr(name[:80])
