@@ -112,6 +112,8 @@ class TextStream:
 def complete_len(text: bytes | bytearray) -> int:
     """The length of ``text`` without a cut last character; other invalid bytes count as complete."""
     size = len(text)
+    if size and text[-1] < 0x80:
+        return size  # most tokens end so
     for back in range(1, min(4, size) + 1):
         byte = text[size - back]
         needed = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4 if byte >> 3 == 0b11110 else 0

@@ -45,12 +45,16 @@ class Run:
         self._client = client
         self._pending: list[Event] = []
         self._n_unread = 0
-        self._arrived = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     async def events(self) -> list[Event]:
-        """Everything that arrived since the last call; waits for at least one event."""
-        await self._arrived.wait()
-        self._arrived.clear()
+        """Everything that arrived since the last call; waits for at least one event.
+
+        For one caller at a time.
+        """
+        while not self._pending:
+            self._waiter = self._client.new_waiter()
+            await self._waiter
         events, self._pending, self._n_unread = self._pending, [], 0
         return events
 
@@ -69,7 +73,9 @@ class Run:
     def deliver(self, event: Event) -> bool:
         """False for a run whose events nobody reads: it has failed, and its task is to be cancelled."""
         self._pending.append(event)
-        self._arrived.set()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         if isinstance(event, Token):
             self._n_unread += 1 if event.probs is None else 1 + len(event.probs.top)
         if self._n_unread <= MAX_UNREAD:
@@ -116,6 +122,9 @@ class EngineClient:
 
     def new_task_id(self) -> int:
         return next(self._ids)
+
+    def new_waiter(self) -> asyncio.Future[None]:
+        return self._loop.create_future()
 
     def submit(self, task: Task) -> Run:
         children = tuple(Run(self, task_id) for task_id, _ in task.children)
