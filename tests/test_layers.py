@@ -28,13 +28,13 @@ MAY_IMPORT = {
 """What each layer may import besides itself: api -> chat -> engine -> kv, sampling -> models."""
 
 FORBIDDEN = {
-    "engine": {"starlette", "uvicorn", "sse_starlette", "pydantic", "jinja2"},
-    "kv": {"starlette", "uvicorn", "sse_starlette", "pydantic", "jinja2"},
-    "sampling": {"starlette", "uvicorn", "sse_starlette", "pydantic"},
-    "models": {"starlette", "uvicorn", "sse_starlette"},
-    "validate": {"starlette", "uvicorn", "sse_starlette", "pydantic", "jinja2"},
+    "engine": {"starlette", "uvicorn", "pydantic", "jinja2"},
+    "kv": {"starlette", "uvicorn", "pydantic", "jinja2"},
+    "sampling": {"starlette", "uvicorn", "pydantic"},
+    "models": {"starlette", "uvicorn"},
+    "validate": {"starlette", "uvicorn", "pydantic", "jinja2"},
     "api": {"mlx", "mlx_lm"},
-    "chat": {"mlx", "mlx_lm", "starlette", "uvicorn", "sse_starlette"},
+    "chat": {"mlx", "mlx_lm", "starlette", "uvicorn"},
     "options": {"mlx", "mlx_lm", "starlette", "uvicorn"},
     "telemetry": {"mlx", "mlx_lm", "starlette", "uvicorn"},
 }

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from mlxserver.api.completion_defaults import default_request
 from mlxserver.api.completion_progress import RunningCompletion
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_schema import read_completion_request
+from mlxserver.api.disconnect import unless_disconnected
 from mlxserver.api.errors import ApiError, invalid_request, server_error
 from mlxserver.api.generation import Dialect, Result, Update
 from mlxserver.api.generation_settings import generation_settings, short_settings
@@ -40,7 +41,6 @@ from mlxserver.sampling.params import RANDOM_SEED, SamplerError, SamplingParams,
 if TYPE_CHECKING:
     from mlxserver.engine.client import Run
 
-T = TypeVar("T")
 log = logging.getLogger("mlxserver.srv")
 
 
@@ -151,13 +151,13 @@ async def _stream(
 async def _events(
     first: list[Update], updates: AsyncGenerator[list[Update]], dialect: Dialect
 ) -> AsyncGenerator[bytes]:
-    """Every event as it is sent; an error ends them with an event of its own."""
+    """The events of one wake-up together, as they are sent; an error ends them with an event of its own."""
     try:
         async with aclosing(updates):
-            for data in _frames(first, dialect):
+            if data := _frames(first, dialect):
                 yield data
             async for batch in updates:
-                for data in _frames(batch, dialect):
+                if data := _frames(batch, dialect):
                     yield data
     except ApiError as error:
         yield frame(dialect.error(error))
@@ -170,31 +170,8 @@ async def _events(
         yield text_frame(dialect.done)
 
 
-def _frames(batch: list[Update], dialect: Dialect) -> list[bytes]:
-    return [frame(event) for update in batch for event in dialect.events(update)]
-
-
-async def unless_disconnected(request: Request, work: Awaitable[T]) -> T | None:
-    """The result of ``work``, which is cancelled when the client goes away; None then."""
-    working = asyncio.ensure_future(work)
-    watching = asyncio.create_task(_disconnect(request))
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        await _cancel(watching)
-        await _cancel(working)
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,))
+def _frames(batch: list[Update], dialect: Dialect) -> bytes:
+    return b"".join([frame(event) for update in batch for event in dialect.events(update)])
 
 
 def read_body(body: Any, state: ServerState) -> tuple[CompletionRequest, list[tuple[int, ...]]]:

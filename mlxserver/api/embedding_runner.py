@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from mlxserver.api.completion_request import CompletionRequest
-from mlxserver.api.completion_runner import unless_disconnected
+from mlxserver.api.disconnect import unless_disconnected
 from mlxserver.api.errors import error_of, invalid_request
 from mlxserver.api.generation_settings import generation_settings, short_settings
 from mlxserver.api.prompts import check_tokens

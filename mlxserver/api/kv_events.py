@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.errors import not_supported
-from mlxserver.api.sse import raw_stream
+from mlxserver.api.sse import EventStream
 from mlxserver.api.sse_frame import NamedEvent, frame
 from mlxserver.api.state import ServerState
 from mlxserver.kv.block_hash import BLOCK_TOKENS
@@ -22,7 +22,7 @@ async def kv_events(request: Request, state: ServerState) -> Response:
     """What is stored now, then every change, until the client goes away."""
     if not state.options.kv_events:
         raise not_supported("This server does not tell its stored blocks. Start it with `--kv-events`")
-    return raw_stream(_events(state), PING_SECONDS)
+    return EventStream(_events(state), PING_SECONDS)
 
 
 async def _events(state: ServerState) -> AsyncGenerator[bytes]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from mlxserver.api.errors import ApiError, invalid_request
 from mlxserver.api.json_body import read_json
 from mlxserver.api.json_response import json_response
-from mlxserver.api.sse import raw_stream
+from mlxserver.api.sse import EventStream
 from mlxserver.api.state import ServerState
 from mlxserver.api.tenant import tenant_of
 
@@ -26,7 +26,7 @@ async def read_stream(request: Request, state: ServerState) -> Response:
     offset = _offset(request.query_params.get("from", ""))
     if offset < stream.n_dropped:
         raise invalid_request("Stream offset lost, please restart")
-    return raw_stream(stream.read(offset))
+    return EventStream(stream.read(offset))
 
 
 async def stop_stream(request: Request, state: ServerState) -> Response:
