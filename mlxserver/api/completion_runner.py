@@ -135,7 +135,9 @@ async def respond(
     if completion.stream:
         return await _stream(request, completions, dialect, completion.sse_ping_interval)
     results = await unless_disconnected(request, completions.results())
-    return Response() if results is None else json_response(dialect.answer(results))
+    if results is None:
+        return Response()
+    return await aside(request, lambda: json_response(dialect.answer(results)))
 
 
 async def _stream(

@@ -36,11 +36,7 @@ class Backend:
         n_vocab, expanded = len(self._vocab), self._expanded
 
         def encode(text: str) -> list[int]:
-            tokens: list[int]
-            if len(text) < LONG:
-                tokens = engine.encode(text, add_special_tokens=False).ids
-            else:  # of the library's functions those for several texts alone let other threads work
-                tokens = engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            tokens = token_ids(engine, text)
             if not expanded or max(tokens, default=0) < n_vocab:
                 return tokens
             return [
@@ -50,3 +46,13 @@ class Backend:
             ]
 
         return encode
+
+
+def token_ids(engine: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The ids alone; other threads run while those of a long text are made."""
+    ids: list[int]
+    if len(text) < LONG:
+        ids = engine.encode(text, add_special_tokens=False).ids
+    else:  # of the library's functions those for several texts alone let other threads run
+        ids = engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids

@@ -11,6 +11,7 @@ from typing import Any
 import tokenizers
 
 from mlxserver.models.errors import ModelError
+from mlxserver.models.tokenizer.backend import token_ids
 from mlxserver.models.tokenizer.sentencepiece import from_sentencepiece
 from mlxserver.models.tokenizer.special_ids import detect_special_ids
 from mlxserver.models.tokenizer.tokenizer import VocabTokenizer
@@ -45,8 +46,7 @@ class _FolderEncoder:
 
     def encode(self, text: str, parse_special: bool) -> list[int]:
         engine = self.engine if parse_special else self._plain
-        ids: list[int] = engine.encode(text, add_special_tokens=False).ids
-        return ids
+        return token_ids(engine, text)
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:

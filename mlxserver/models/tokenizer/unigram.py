@@ -8,6 +8,7 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import models, normalizers
 
+from mlxserver.models.tokenizer.backend import token_ids
 from mlxserver.models.tokenizer.partition import SpecialTokens
 from mlxserver.models.tokenizer.vocabulary import NORMAL, SPACE, UNUSED, USER_DEFINED, Vocabulary
 
@@ -36,7 +37,7 @@ class UnigramEncoder:
             if isinstance(part, int):
                 tokens.append(part)
             else:
-                tokens += self._engine.encode(self._spelled(part), add_special_tokens=False).ids
+                tokens += token_ids(self._engine, self._spelled(part))
         return tokens
 
     def _spelled(self, text: str) -> str:
