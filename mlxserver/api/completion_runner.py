@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from mlxserver.api.adapter_list import ChosenAdapters
 from mlxserver.api.aside import aside
-from mlxserver.api.completion_defaults import default_request
 from mlxserver.api.completion_progress import RunningCompletion
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_schema import read_completion_request
@@ -183,10 +182,9 @@ def read_body(body: Any, state: ServerState) -> tuple[CompletionRequest, list[tu
     if "prompt" not in body:
         raise invalid_request("[json.exception.out_of_range.403] key 'prompt' not found")
     tokenizer = state.model.tokenizer
-    defaults = default_request(state.options, state.model)
     try:
         prompts = tokenize_prompts(body["prompt"], tokenizer)
-        request = read_completion_request(body, defaults, tokenizer, state.engine.n_slots)
+        request = read_completion_request(body, state.defaults, tokenizer, state.engine.n_slots)
         for prompt in prompts:
             check_tokens(prompt, tokenizer)
         validate(request.sampling)

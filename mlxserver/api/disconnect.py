@@ -24,9 +24,11 @@ async def until_one_ends(*tasks: asyncio.Future[Any]) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
+        left = [task for task in tasks if not task.done()]
+        for task in left:
             task.cancel()
-        await asyncio.wait(tasks)
+        if left:
+            await asyncio.wait(left)
 
 
 async def disconnected(receive: Receive) -> None:

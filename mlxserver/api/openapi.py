@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from mlxserver.api.completion_defaults import default_request
 from mlxserver.api.completion_schema import field_values
 from mlxserver.api.field_rows import Place, Schema, rows_of
 from mlxserver.api.json_schemas import EXTENDS, component, components, object_schema, reference
@@ -40,7 +39,7 @@ def description(routes: Iterable[Route], state: ServerState) -> dict[str, Any]:
 
 
 def _defaults(state: ServerState) -> dict[str, Any]:
-    values = field_values(default_request(state.options, state.model))
+    values = field_values(state.defaults)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

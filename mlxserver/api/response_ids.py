@@ -16,7 +16,7 @@ _LETTERS = string.digits + string.ascii_letters
 
 def random_id() -> str:
     """32 letters and digits."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(32))
+    return "".join([_LETTERS[byte % len(_LETTERS)] for byte in secrets.token_bytes(32)])
 
 
 def completion_id() -> str:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from mlxserver.api.completion_defaults import default_request
 from mlxserver.api.stream_replay import StreamRegistry
 from mlxserver.options.environment import shows_slot_texts
 
 if TYPE_CHECKING:
     from mlxserver.api.adapter_list import AdapterList
+    from mlxserver.api.completion_request import CompletionRequest
     from mlxserver.api.running_chat import RunningChat
     from mlxserver.chat.template import ChatTemplate
     from mlxserver.engine.client import EngineClient
@@ -46,6 +48,7 @@ class ServerState:
     shows_slot_texts: bool = field(default_factory=lambda: shows_slot_texts(os.environ))
     """``/slots`` then shows all settings."""
     started_us: int = field(default_factory=lambda: time.monotonic_ns() // 1000)
+    _defaults: CompletionRequest | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -54,6 +57,13 @@ class ServerState:
     @property
     def model(self) -> Model:
         return self._loaded.model
+
+    @property
+    def defaults(self) -> CompletionRequest:
+        """The request whose every field is the server's default."""
+        if self._defaults is None:
+            self._defaults = default_request(self.options, self.model)
+        return self._defaults
 
     @property
     def engine(self) -> EngineClient:
