@@ -121,7 +121,6 @@ def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(smollm2: Pa
             os.kill(process.pid, signal.SIGKILL)
             writing.join()
     assert n_restored > 0
-    assert not [path for path in folder.rglob("*.tmp") if path.stat().st_size > 2**30]
 
 
 def test_a_folder_in_use_and_memory_without_a_trie_are_refused(smollm2: Path, tmp_path: Path) -> None:
