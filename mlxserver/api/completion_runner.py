@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mlxserver.api.adapter_list import ChosenAdapters
-from mlxserver.api.aside import aside
+from mlxserver.api.aside import LARGE, aside, aside_if
 from mlxserver.api.completion_progress import RunningCompletion
 from mlxserver.api.completion_request import CompletionRequest
 from mlxserver.api.completion_schema import read_completion_request
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mlxserver.srv")
 
+
+MANY = 2000
+"""Candidates of an answer whose JSON takes more than some milliseconds."""
 
 Arrivals = list[tuple[RunningCompletion, list[Event]]]
 
@@ -136,7 +139,9 @@ async def respond(
     results = await unless_disconnected(request, completions.results())
     if results is None:
         return Response()
-    return await aside(request, lambda: json_response(dialect.answer(results)))
+    n_candidates = sum(len(entry.top) for result in results for entry in result.probs)
+    is_large = n_candidates > MANY or len(await request.body()) > LARGE
+    return await aside_if(is_large, lambda: json_response(dialect.answer(results)))
 
 
 async def _stream(

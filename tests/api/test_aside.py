@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxserver.api import aside
+from mlxserver.api import aside, completion_runner
 from tests.api.fake_engine import ByteTokenizer, FakeEngine
 from tests.api.served import served
 
@@ -46,6 +46,23 @@ def test_long_texts_are_tokenized_in_another_thread(
     client = served(engine=FakeEngine("ok"))
     assert client.post(path, json=body).status_code == 200
     assert threads == {is_large}
+
+
+def test_answers_with_many_candidates_are_made_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    made = completion_runner.json_response
+
+    def watched(value: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return made(value)
+
+    monkeypatch.setattr(completion_runner, "json_response", watched)
+    for n_probs in (20, 30):
+        answer = served(engine=FakeEngine("a" * 80)).post(
+            "/completion", json={"prompt": "a", "n_probs": n_probs}
+        )
+        assert len(answer.json()["completion_probabilities"]) == 80
+    assert [name.startswith(aside.THREAD) for name in threads] == [False, True]
 
 
 def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
