@@ -17,6 +17,7 @@ from mlxserver.sampling.grammar.lark import to_lark
 from mlxserver.sampling.grammar.nodes import GrammarError
 from mlxserver.sampling.grammar.recursion import check_left_recursion
 from mlxserver.sampling.grammar.schema import ANSWER_ROOT, SchemaError, answer_rules, schema_grammar
+from mlxserver.sampling.grammar.schema_bounds import refused_number_of_text
 from mlxserver.sampling.grammar.state import LazyStart
 from mlxserver.sampling.grammar.tokens import make_tokenizer
 from mlxserver.sampling.params import Grammar, SamplerError
@@ -94,6 +95,8 @@ class GrammarCompiler:
         if len(grammar.text) > MAX_TEXT:
             raise GrammarError("the grammar is too large")
         if grammar.kind == "lark":
+            if refused := refused_number_of_text(grammar.text):
+                raise SchemaError(refused)
             return grammar.text
         root = "root"
         if grammar.kind == "json_schema":

@@ -13,6 +13,7 @@ from typing import Any
 from mlxserver.sampling.grammar.gbnf import parse_gbnf
 from mlxserver.sampling.grammar.integer_range import MOST_DIGITS, integer_range
 from mlxserver.sampling.grammar.nodes import Alt, GrammarError, Json, Ref, Rules, Seq
+from mlxserver.sampling.grammar.schema_bounds import refused_number
 from mlxserver.sampling.grammar.schema_overlap import are_exclusive
 from mlxserver.sampling.grammar.schema_rules import (
     PRIMITIVES,
@@ -75,6 +76,8 @@ def schema_grammar(schema: Any) -> SchemaGrammar:
         schema = {}
     if not isinstance(schema, dict):
         raise SchemaError(f"Unrecognized schema: {compact(schema)}")
+    if refused := refused_number(schema):
+        raise SchemaError(refused)
     try:
         return _convert(schema)
     except RecursionError:

@@ -27,13 +27,16 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
             time.sleep(rng.uniform(0, 0.3))
             child.kill()
         n_torn += len(list(tmp_path.rglob("*.tmp")))
-        n_files += verify(tmp_path)
+        n_files += verify(tmp_path, n_kills=i + 1)
     print(f"{KILLS} kills, {n_torn} files torn and cleared, {n_files} files verified")
     assert n_files
 
 
-def verify(folder: Path) -> int:
-    """Every file is found, in a chain without a hole, and has the state of its tokens."""
+def verify(folder: Path, n_kills: int) -> int:
+    """Every file is found, in a chain without a hole, and has the state of its tokens.
+
+    A kill may have come between a block and the removal of the tail whose place it takes.
+    """
     whole_files = set(folder.rglob("*.safetensors"))
     with opened(folder, limit=LIMIT) as store:
         stats = store.stats()
@@ -48,5 +51,5 @@ def verify(folder: Path) -> int:
             for ref in match.blocks:
                 assert equal(store.read(ref).span, whole.part(slice(ref.start, ref.end)))
                 seen.add(ref.key)
-        assert len(seen) == stats.blocks
+        assert stats.blocks - n_kills <= len(seen) <= stats.blocks
     return len(paths)
