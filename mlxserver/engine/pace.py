@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-PROMPT_SHARE = 2.0
+PROMPT_SHARE = 3.0
 """A prompt chunk may take this many times as long as the decode step that it delays."""
 LONGEST_CHUNK_SECONDS = 1.0
 """With no stream running a step still ends about this soon, for cancellations and new requests."""
 SMALLEST_CHUNK = 4
+SMALLEST_EARLY_CHUNK = 16
+EARLY = 512
+"""Up to this position a token costs little beside what a chunk of any size does: short prompts are to be through
+in few chunks."""
 FIRST_CHUNK = 32
 """Before any prompt was timed."""
 SMOOTHING = 0.4
@@ -17,6 +21,11 @@ MEMORY = 0.9
 """What a sample of a prompt token's cost weighs once another one has come."""
 TRUSTED_SPREAD = 64.0**2
 """Variance of the samples' positions (tokens squared) from which their slope is believed rather than not."""
+
+
+def smallest_chunk(start: int) -> int:
+    """Tokens of a prompt, from ``start`` on, below which a chunk is not worth its own cost."""
+    return SMALLEST_EARLY_CHUNK if start < EARLY else SMALLEST_CHUNK
 
 
 class Pace:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlxserver.engine.checkpoints import is_checkpoint, next_checkpoint
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.pace import SMALLEST_CHUNK, Pace
+from mlxserver.engine.pace import Pace, smallest_chunk
 from mlxserver.engine.plan import Chunk, Move
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.slot import Slot, SlotState
@@ -36,10 +36,10 @@ class Prompts:
         waiting = [slot for slot in self._slots if slot.state is SlotState.PROMPT]
         chunks: list[Chunk] = []
         for slot in sorted(waiting, key=lambda slot: slot.t_start):
-            n = min(most, self._pace.budget(seconds, slot.n_prompt_done))
-            if chunks and n < SMALLEST_CHUNK:
+            n, least = self._pace.budget(seconds, slot.n_prompt_done), smallest_chunk(slot.n_prompt_done)
+            if chunks and n < least:
                 break
-            for chunk in self._chunks_of(slot, max(n, SMALLEST_CHUNK)):
+            for chunk in self._chunks_of(slot, min(most, max(n, least))):
                 chunks.append(chunk)
                 most -= len(chunk.tokens)
                 seconds -= self._pace.cost(chunk.end - len(chunk.tokens), chunk.end)
