@@ -12,8 +12,8 @@ LONGEST_CHUNK_SECONDS = 1.0
 SMALLEST_CHUNK = 4
 SMALLEST_EARLY_CHUNK = 16
 EARLY = 512
-"""Up to this position a token costs little beside what a chunk of any size does: short prompts are to be through
-in few chunks."""
+"""Up to this position a token costs little beside what a chunk of any size does: short prompts are to be
+through in few chunks."""
 FIRST_CHUNK = 32
 """Before any prompt was timed."""
 SMOOTHING = 0.4
