@@ -1,6 +1,6 @@
-"""An agent's loop: every step adds a tool's result, and older results give way to a line that says so.
+"""An agent's loop: every step adds a tool's result, and the oldest result goes, with what was said to it.
 
-What was dropped stands in the middle of the prompt, so that its exact prefix ends there.
+What goes stands in the middle of the prompt, so that its exact prefix ends there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ def agent(play: Play) -> Figures:
 
 
 def conversation(results: list[Message], answers: list[Message]) -> list[Message]:
-    """Results and answers in turn; all but the last ``N_KEPT`` results are dropped."""
-    n_dropped = max(len(results) - N_KEPT, 0)
-    shown = [user(f"Result {i}: dropped") if i < n_dropped else r for i, r in enumerate(results)]
-    pairs = zip(shown, answers, strict=False)
-    return [message for pair in pairs for message in pair] + shown[len(answers) :]
+    """The last ``N_KEPT`` results, each followed by its answer but for the newest."""
+    *older, newest = results
+    pairs = list(zip(older, answers, strict=True))[-(N_KEPT - 1) :]
+    return [message for pair in pairs for message in pair] + [newest]
