@@ -66,11 +66,15 @@ def test_completions_of_one_prompt_and_a_request_that_reuses_nothing(served: Ser
     assert served.result(10**6) == (served.cold(PROMPT), 299, 299)
 
 
-def test_the_default_policy_restores_a_prompt_on_an_idle_server(tmp_path: Path) -> None:
+def test_the_default_policy_restores_a_prompt_on_an_idle_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the model is slower than the disk, which this tiny one is not."""
+    monkeypatch.setattr("mlxserver.engine.assembly.seconds_per_token", lambda module, states: 0.1)
     served = Served(tmp_path, cache_disk_prefetch="best-effort")
     served.ask(PROMPT)
     served.restart()
-    assert served.ask(PROMPT)[2] in (256, 299)  # a busy machine may be late with the second chunk
+    assert served.ask(PROMPT)[2] == 299
     served.close()
 
 
