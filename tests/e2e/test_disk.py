@@ -21,7 +21,7 @@ from tests.e2e.server import START_SECONDS, Server, free_port, is_ready, running
 
 ARGUMENTS = "-c 4096 -np 2 -ctk f32 -ctv f32 --slots --metrics".split()
 TEXT = "The keeper of the lighthouse wrote down the weather every morning before breakfast. "
-N_KILLS = 4
+N_KILLS = int(os.environ.get("MLXSERVER_TEST_SERVER_KILLS", "4"))
 
 
 def of_length(server: Server, n: int, first: str = "") -> list[int]:
