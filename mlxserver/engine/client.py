@@ -92,8 +92,8 @@ class EngineClient:
         self._engine: Engine | None = None
         self._config: EngineConfig | None = None
         self._runs: dict[int, Run] = {}
-        self._actions: set[asyncio.Future[SlotOutcome]] = set()
-        self._loads: set[asyncio.Future[AdapterInfo | str]] = set()
+        self._ends: set[Callable[[str], None]] = set()
+        """What tells each of those who wait for an answer of the engine's that none comes, and why."""
         self._end: tuple[str, str] | None = None
         self._ids = itertools.count()
         self.blocks = BlockFeed()
@@ -141,12 +141,8 @@ class EngineClient:
         """The engine gives no more answers: whatever waits for one fails, and so does what comes later."""
         self._end = error_type, message
         self._fail_runs(error_type, message)
-        for done in self._actions:
-            if not done.done():
-                done.set_result(SlotOutcome(error=message))
-        for load in self._loads:
-            if not load.done():
-                load.set_result(message)
+        for end in self._ends:
+            end(message)
 
     def _fail_runs(self, error_type: str, message: str) -> None:
         self._dispatch([Failed(task_id, error_type, message) for task_id in self._runs])
@@ -161,40 +157,35 @@ class EngineClient:
 
     async def act(self, kind: SlotActionKind, slot: int, path: Path | None = None) -> SlotOutcome:
         """Save, restore or erase a slot as soon as it is idle."""
-        done: asyncio.Future[SlotOutcome] = self._loop.create_future()
-
-        def settle(outcome: SlotOutcome) -> None:
-            if not done.done():
-                done.set_result(outcome)
-
-        def reply(outcome: SlotOutcome) -> None:
-            self._call(settle, outcome)
-
-        if self._end is not None:
-            return SlotOutcome(error=self._end[1])
-        self._actions.add(done)
-        self.post(SlotAction(kind, slot, path, reply))
-        try:
-            return await done
-        finally:
-            self._actions.discard(done)
+        return await self._answer(
+            lambda reply: SlotAction(kind, slot, path, reply), lambda reason: SlotOutcome(error=reason)
+        )
 
     async def load_adapter(self, path: str) -> AdapterInfo | str:
         """The adapter, once the model has it, or why it has not."""
-        if self._end is not None:
-            return self._end[1]
-        done: asyncio.Future[AdapterInfo | str] = self._loop.create_future()
+        return await self._answer(lambda reply: LoadAdapter(path, reply), lambda reason: reason)
 
-        def settle(outcome: AdapterInfo | str) -> None:
+    async def _answer(
+        self, message: Callable[[Callable[[T], None]], Message], refusal: Callable[[str], T]
+    ) -> T:
+        """What the engine replies to a message; ``refusal`` makes it where the engine has ended."""
+        if self._end is not None:
+            return refusal(self._end[1])
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def settle(outcome: T) -> None:
             if not done.done():
                 done.set_result(outcome)
 
-        self._loads.add(done)
-        self.post(LoadAdapter(path, lambda outcome: self._call(settle, outcome)))
+        def end(reason: str) -> None:
+            settle(refusal(reason))
+
+        self._ends.add(end)
+        self.post(message(lambda outcome: self._call(settle, outcome)))
         try:
             return await done
         finally:
-            self._loads.discard(done)
+            self._ends.discard(end)
 
     def unload_adapter(self, digest: str) -> None:
         """Give back what was loaded once; the weights go when nobody has them and the last task has ended."""
