@@ -10,14 +10,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from bench.contestants import serving
+from bench.total_rate import total_rate
 
 STREAMS = 4
 PERSON = {
@@ -37,18 +35,9 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 
 def rate(url: str, n_predict: int, wanted: dict[str, Any], pool: ThreadPoolExecutor) -> float:
-    """Tokens a second over all streams, from the first request to the last answer."""
-
-    def ask(number: int) -> int:
-        body = {"prompt": f"{number}. People as JSON: ", "n_predict": n_predict, "ignore_eos": True} | wanted
-        answer = httpx.post(f"{url}/completion", json=body, timeout=600).raise_for_status().json()
-        return int(answer["tokens_predicted"])
-
-    started = time.perf_counter()
-    counts = list(pool.map(ask, range(STREAMS)))
-    if counts != [n_predict] * STREAMS:
-        raise RuntimeError(f"answers of {counts} tokens")
-    return sum(counts) / (time.perf_counter() - started)
+    """Of all streams, with the same further fields."""
+    bodies = [{"prompt": f"{number}. People as JSON: "} | wanted for number in range(STREAMS)]
+    return total_rate(url, bodies, n_predict, pool)
 
 
 def main() -> None:

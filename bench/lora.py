@@ -13,16 +13,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import gguf
-import httpx
 import numpy as np
 
 from bench.contestants import serving
+from bench.total_rate import total_rate
 
 STREAMS, ADAPTERS = 8, 4
 
@@ -49,20 +48,18 @@ def write_adapter(base: gguf.GGUFReader, path: Path, rank: int, seed: int) -> No
 
 
 def rate(url: str, n_predict: int, adapted: bool, pool: ThreadPoolExecutor) -> float:
-    """Tokens a second over all streams, from the first request to the last answer."""
-
-    def ask(number: int) -> int:
-        body: dict[str, Any] = {"prompt": f"{number}. Once", "n_predict": n_predict, "temperature": 0}
-        body |= {"ignore_eos": True, "cache_prompt": False}
-        body["lora"] = [{"id": number % ADAPTERS, "scale": 1.0 if adapted else 0.0}]
-        answer = httpx.post(f"{url}/completion", json=body, timeout=600).raise_for_status().json()
-        return int(answer["tokens_predicted"])
-
-    started = time.perf_counter()
-    counts = list(pool.map(ask, range(STREAMS)))
-    if counts != [n_predict] * STREAMS:
-        raise RuntimeError(f"answers of {counts} tokens")
-    return sum(counts) / (time.perf_counter() - started)
+    """Of all streams; without adapters they ask for scale 0."""
+    scale = 1.0 if adapted else 0.0
+    bodies: list[dict[str, Any]] = [
+        {
+            "prompt": f"{number}. Once",
+            "temperature": 0,
+            "cache_prompt": False,
+            "lora": [{"id": number % ADAPTERS, "scale": scale}],
+        }
+        for number in range(STREAMS)
+    ]
+    return total_rate(url, bodies, n_predict, pool)
 
 
 def main() -> None:
