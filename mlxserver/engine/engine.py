@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import mlx.core as mx
 
@@ -32,7 +33,7 @@ from mlxserver.engine.mailbox import (
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
-from mlxserver.engine.task import Event, Failed, Snapshot
+from mlxserver.engine.task import Event, Failed, MemoryStats, Snapshot
 from mlxserver.kv.block_ledger import BlockChange
 from mlxserver.models.device import on_metal, wire_memory
 from mlxserver.models.errors import ModelError
@@ -110,7 +111,9 @@ class Engine:
         """The slots and counters as they are now; never waits for a step."""
         assert self._scheduler is not None, "the engine is not ready"
         with self._lock:
-            return self._scheduler.snapshot(self._shows_tokens, self._n_posted - self._n_read)
+            snapshot = self._scheduler.snapshot(self._shows_tokens, self._n_posted - self._n_read)
+        memory = MemoryStats(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
+        return replace(snapshot, memory=memory)
 
     def _main(self) -> None:
         assembly = None

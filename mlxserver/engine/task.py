@@ -220,6 +220,18 @@ class DiskStats:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Bytes that MLX has taken."""
+
+    active: int = 0
+    """Of arrays that are alive."""
+    cached: int = 0
+    """Of arrays that are gone, kept for later ones."""
+    peak: int = 0
+    """The most that was active since the start."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterCounters:
     """Totals of the tasks that used an adapter and have ended."""
 
@@ -242,3 +254,4 @@ class Snapshot:
     """None without a disk tier."""
     adapters: Mapping[str, AdapterCounters] = field(default_factory=dict)
     """By the adapter's digest."""
+    memory: MemoryStats = MemoryStats()

@@ -60,6 +60,13 @@ DISK = (
 )
 """(name, field of ``DiskStats``, kind, help)."""
 
+MEMORY = (
+    ("memory_active_bytes", "active", "Bytes of MLX's arrays"),
+    ("memory_cached_bytes", "cached", "Bytes that MLX keeps for later arrays"),
+    ("memory_peak_bytes", "peak", "Most bytes of MLX's arrays since the start"),
+)
+"""(name, field of ``MemoryStats``, help)."""
+
 ADAPTERS = (
     ("lora_requests", "requests", "Requests that used the adapter and have ended"),
     ("lora_prompt_tokens", "prompt_tokens", "Prompt tokens evaluated with it, without cached ones"),
@@ -116,6 +123,10 @@ class _EngineCollector(Collector):
         for name, field, kind, help in CACHE:
             metric = Metric(f"mlxserver:{name}", help, kind)
             metric.samples.append(Sample(_sample_name(metric), {}, getattr(self._snapshot.cache, field)))
+            yield metric
+        for name, field, help in MEMORY:
+            metric = Metric(f"mlxserver:{name}", help, "gauge")
+            metric.samples.append(Sample(metric.name, {}, getattr(self._snapshot.memory, field)))
             yield metric
         if self._snapshot.disk is not None:
             yield from _disk(self._snapshot.disk)
@@ -220,4 +231,11 @@ def _lines(metric: Metric) -> str:
 
 def _line(sample: Sample) -> str:
     labels = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
-    return f"{sample.name}{{{labels}}} {sample.value:g}\n" if labels else f"{sample.name} {sample.value:g}\n"
+    number = _number(sample)
+    return f"{sample.name}{{{labels}}} {number}\n" if labels else f"{sample.name} {number}\n"
+
+
+def _number(sample: Sample) -> str:
+    """llama-server's have six digits; of our own whole numbers have all."""
+    is_ours = sample.name.startswith("mlxserver:") and float(sample.value).is_integer()
+    return str(int(sample.value)) if is_ours else f"{sample.value:g}"

@@ -47,3 +47,12 @@ def test_growing_while_tokens_are_made_does_not_double_the_state(bench: Bench) -
     n_predict = 100
     computed = N_SLOTS * (N_PROMPT + n_predict - 1) * BYTES_PER_TOKEN
     assert peak_of(bench, n_predict) <= 1.25 * computed
+
+
+def test_the_snapshot_tells_what_is_taken(bench: Bench) -> None:
+    before = bench.engine.snapshot().memory
+    bench.submit(0, range(200), n_predict=4)
+    bench.finish(0)
+    after = bench.engine.snapshot().memory
+    assert after.active - before.active >= 200 * BYTES_PER_TOKEN
+    assert after.peak >= after.active

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mlxserver.engine.task import AdapterCounters, Counters, DiskStats, SlotView, Snapshot
+from mlxserver.engine.task import AdapterCounters, Counters, DiskStats, MemoryStats, SlotView, Snapshot
 from mlxserver.options.table import compat_text
 from mlxserver.telemetry.metrics import Metrics
 
@@ -40,6 +40,13 @@ def test_numbers_have_six_digits() -> None:
     assert found["llamacpp:prompt_tokens_total"] == "1.23457e+06"
     assert found["llamacpp:prompt_seconds_total"] == "0.123457"
     assert found["llamacpp:tokens_predicted_total"] == "999999"
+
+
+def test_whole_numbers_of_our_own_have_all_digits() -> None:
+    text = Metrics().render(Snapshot((), Counters(), 0, memory=MemoryStats(1234567891, 2, 1234567892)))
+    assert "\nmlxserver:memory_active_bytes 1234567891\n" in text
+    assert "\nmlxserver:memory_cached_bytes 2\n" in text
+    assert "\nmlxserver:memory_peak_bytes 1234567892\n" in text
 
 
 def test_rates_count_from_the_last_scrape() -> None:
