@@ -10,9 +10,10 @@ from functools import cached_property
 import mlx.core as mx
 
 from mlxserver.engine.adapters import AdapterActions
-from mlxserver.engine.batch_check import rows_agree
+from mlxserver.engine.batch_check import graphs_agree, rows_agree
 from mlxserver.engine.block_watch import BlockWatch
 from mlxserver.engine.cache_types import cache_types
+from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mailbox import Wake
@@ -87,7 +88,10 @@ class Assembly:
         sampler = Sampler(width, tokenizer.eog_ids, tokenizer)
         embedder = Embedder(model, config.pooling) if config.embedding else None
         mover = Mover(states, trie, writes)
-        runner = Runner(model.module, states, mover, sampler, self.adapters.loaded, self._alone, embedder)
+        compiled = CompiledSteps(model.module, states) if self._has_graphs else None
+        runner = Runner(
+            model.module, states, mover, sampler, self.adapters.loaded, self._alone, embedder, compiled
+        )
         actions = SlotActions(model, config, self._space, states, mover, scheduler.reuse)
         return Parts(scheduler, runner, actions, writes)
 
@@ -147,6 +151,14 @@ class Assembly:
             log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
             return True
         return False
+
+    @cached_property
+    def _has_graphs(self) -> bool:
+        """Whether decode steps may be compiled."""
+        if self._model.is_encoder or not self._config.warmup:
+            return False
+        most_rows = 1 if self._alone else min(self._config.n_slots, 2)
+        return graphs_agree(self._model.module, self._states(), most_rows)
 
 
 def _check_shift(config: EngineConfig, states: SlotStates) -> None:

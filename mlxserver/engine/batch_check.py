@@ -1,18 +1,23 @@
-"""A test at load: does this model give a row of a batch what it gives the row alone?
+"""Tests at load: does this model give a row of a batch what it gives the row alone, and a compiled step what
+an ordinary one gives?
 
 Models that take positions from a plain integer (learned positions, dynamic rotary bases) do not; their
-slots then decode one by one. The forward passes warm the model up as well.
+slots then decode one by one, and no step is compiled. The forward passes warm the model up as well.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
+from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
+
+log = logging.getLogger("mlxserver.srv")
 
 PROMPTS = ((1, 2, 3, 4, 5), (3, 1, 2))
 TOLERANCE = 0.05
@@ -26,8 +31,46 @@ def rows_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
         together = _logits(module, make_cache, list(PROMPTS))
     except (ValueError, TypeError, RuntimeError, NotImplementedError):
         return False
-    difference = mx.abs(together - mx.concatenate(alone)).max()
-    return bool((difference <= TOLERANCE * mx.abs(together).max()).item())
+    return _near(together, mx.concatenate(alone))
+
+
+def graphs_agree(module: Any, states: SlotStates, most_rows: int) -> bool:
+    """Decode one row, and ``most_rows``, by a compiled step and by ordinary ones; ``states`` are empty."""
+    try:
+        for slot, prompt in enumerate(PROMPTS[:most_rows]):
+            module(mx.array([prompt]), cache=states.prompt_chunk(slot, len(prompt)))
+        return all(_graph_agrees(module, states, states.arrange(range(n))) for n in {1, most_rows})
+    except Exception as error:
+        log.debug("decode steps are not compiled: %s: %s", type(error).__name__, error)
+        return False
+
+
+def _graph_agrees(module: Any, states: SlotStates, order: list[int]) -> bool:
+    """Two tokens of each slot twice, the first one by a graph the second time. The states are as before."""
+    lengths = {slot: states.length(slot) for slot in order}
+    steps = CompiledSteps(module, states, worth=0)
+
+    def ordinary(token: int) -> mx.array:
+        return cast(mx.array, module(_each(token, order)[:, None], cache=states.decode(order))[:, -1])
+
+    expected = [ordinary(2), ordinary(3)]
+    states.undo(lengths)
+    compiled = steps.logits(_each(2, order), order)
+    if compiled is None:
+        return False
+    # ordinary again: neither the buffers nor what the model keeps for itself may be spoilt
+    found = [compiled, ordinary(3)]
+    states.undo(lengths)
+    return all(map(_near, found, expected))
+
+
+def _each(token: int, order: list[int]) -> mx.array:
+    return mx.array([token] * len(order))
+
+
+def _near(found: mx.array, expected: mx.array) -> bool:
+    difference = mx.abs(found - expected).max()
+    return bool((difference <= TOLERANCE * mx.abs(expected).max()).item())
 
 
 def _logits(module: Any, make_cache: Callable[[], list[Any]], prompts: list[tuple[int, ...]]) -> mx.array:

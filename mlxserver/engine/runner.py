@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
@@ -59,6 +60,7 @@ class Runner:
         adapters: LoadedAdapters,
         alone: bool = False,
         embedder: Embedder | None = None,
+        compiled: CompiledSteps | None = None,
     ) -> None:
         self._module = module
         self._weight_bytes = n_bytes(module)
@@ -68,6 +70,7 @@ class Runner:
         self._adapters = adapters
         self._alone = alone
         self._embedder = embedder
+        self._compiled = compiled
         self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
         """Slot -> the task whose sampler it has; a task that failed has none."""
@@ -205,20 +208,27 @@ class Runner:
         adapters = [self._adapters_of[slot] for slot in order]
         ends = list(accumulate(sizes))
         parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        caches = [self._states.decode(order[part], finite=any(adapters)) for part in parts]
+        lengths = {slot: self._states.length(slot) for slot in order}
         try:
-            logits = []
-            for part, cache in zip(parts, caches, strict=True):
-                self._adapters.use(adapters[part])
-                logits.append(self._module(tokens[part, None], cache=cache)[:, -1])
+            logits = [self._logits(order[part], tokens[part], adapters[part]) for part in parts]
             together = mx.concatenate(logits) if len(logits) > 1 else logits[0]
             sampled = self._sampler.sample(together, order)
             mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
         except Exception:
             if len(rows) > 1 and self._states.can_undo:
-                self._states.undo(order)
+                self._states.undo(lengths)
             raise
         step.sampled.append((rows, sampled))
+
+    def _logits(self, slots: list[int], tokens: mx.array, adapters: list[Adapters]) -> mx.array:
+        """(B, n_vocab) of one token of each slot."""
+        self._adapters.use(adapters)
+        if self._compiled and not any(adapters):
+            logits = self._compiled.logits(tokens, slots)
+            if logits is not None:
+                return logits
+        caches = self._states.decode(slots, finite=any(adapters))
+        return cast(mx.array, self._module(tokens[:, None], cache=caches)[:, -1])
 
     def _next_inputs(self, order: list[int]) -> mx.array:
         """(B,) the token that each slot goes on with."""

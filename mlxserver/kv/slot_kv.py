@@ -6,7 +6,7 @@ rewound by changing an integer; nothing is padded and nothing moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,26 +34,42 @@ class RowSpan:
         return self.start + self.n_new
 
 
-@dataclass(slots=True)
-class RowBlock:
-    """The rows ``[lo, hi)`` taking one token each behind their ``starts``; shared by all layers of a step."""
+@dataclass(frozen=True, slots=True)
+class BlockShape:
+    """What a step of the rows ``[lo, hi)`` costs and what its graph depends on.
+
+    Those rows take one token each in buffers of ``n_rows`` x ``n_columns``, and read ``end`` columns.
+    """
 
     lo: int
     hi: int
-    starts: tuple[int, ...]
+    end: int
+    n_rows: int
+    n_columns: int
+
+
+@dataclass(slots=True)
+class RowBlock:
+    """The rows ``[lo, hi)`` taking one token each; shared by all layers of a step."""
+
+    lo: int
+    hi: int
+    offsets: mx.array
+    """(B,) positions of the new tokens."""
+    end: int
+    """Columns that are read: one more than the largest position at least."""
+    is_even: bool = False
+    """All rows are equally long, and ``end`` is just behind their new tokens."""
     finite: bool = False
     """As of a RowSpan."""
-    offsets: mx.array = field(init=False)
-    """(B,) positions of the new tokens."""
-    end: int = field(init=False)
-    is_even: bool = field(init=False)
-    """All rows are equally long."""
     masks: dict[int | None, mx.array | None] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.offsets = mx.array(self.starts, dtype=mx.int32)
-        self.end = max(self.starts) + 1
-        self.is_even = min(self.starts) == max(self.starts)
+    @staticmethod
+    def of(rows: Sequence[int], lengths: Sequence[int], finite: bool = False) -> RowBlock:
+        """Neighbouring rows that hold so many tokens."""
+        offsets = mx.array(list(lengths), dtype=mx.int32)
+        is_even = min(lengths) == max(lengths)
+        return RowBlock(rows[0], rows[-1] + 1, offsets, max(lengths) + 1, is_even, finite)
 
     def put(self, buffer: mx.array, part: mx.array) -> mx.array:
         """``buffer`` with the rows' tokens of ``part`` (B, heads, 1, width), by few operations."""

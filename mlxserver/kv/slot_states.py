@@ -8,13 +8,17 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
-from mlxserver.kv.kv_type import KVType
+from mlxserver.kv.kv_type import KVType, Parts
 from mlxserver.kv.shifter import Shifter
-from mlxserver.kv.slot_kv import BlockView, RowBlock, RowSpan, RowView, SlotKV
+from mlxserver.kv.slot_kv import GROWTH, BlockShape, BlockView, RowBlock, RowSpan, RowView, SlotKV
 from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
 from mlxserver.models.rotary import Rotation
 
 Layer = SlotKV | BatchedState
+Buffers = list[tuple[Parts, Parts]]
+"""Of keys and of values, one pair a plain layer."""
+FixedStep = Callable[[mx.array, mx.array, Buffers], tuple[mx.array, Buffers]]
+"""Tokens (B,), their positions (B,) and all buffers -> logits (B, n_vocab) and the buffers after it."""
 
 
 class SlotStates:
@@ -210,14 +214,49 @@ class SlotStates:
         if len(slots) == 1:
             return self.prompt_chunk(slots[0], 1, finite)
         rows = tuple(self._row[slot] for slot in slots)
-        block = RowBlock(rows[0], rows[-1] + 1, tuple(self._length[slot] for slot in slots), finite)
-        self._make_room(block.hi, block.end)
+        block = RowBlock.of(rows, [self._length[slot] for slot in slots], finite)
         for slot in slots:
             self._length[slot] += 1
+        self._make_room(block.hi, block.end)
         return [
             BlockView(layer, block) if isinstance(layer, SlotKV) else layer.many(rows)
             for layer in self._layers
         ]
+
+    def block_shape(self, slots: Sequence[int]) -> BlockShape | None:
+        """Of one token of each of ``slots``, in the order of ``arrange``, by ``decode_fixed``.
+
+        None where the model's state does not lie in buffers of one shape, or nothing does yet.
+        """
+        if self._uncut or not all(layer.keys for layer in self._plain):
+            return None
+        rows = [self._row[slot] for slot in slots]
+        end = max(self._length[slot] for slot in slots) + 1
+        self._make_room(rows[-1] + 1, end)
+        n_rows, _, n_columns, _ = self._plain[0].keys[0].shape
+        return BlockShape(rows[0], rows[-1] + 1, -(-end // GROWTH) * GROWTH, n_rows, n_columns)
+
+    def decode_fixed(self, slots: Sequence[int], run: FixedStep, tokens: mx.array) -> mx.array:
+        """As ``decode`` and the forward pass in one, by a graph made for the slots' ``block_shape``.
+
+        ``run(tokens, offsets, buffers)`` gives the logits and the buffers that take the place of those.
+        """
+        offsets = mx.array([self._length[slot] for slot in slots], dtype=mx.int32)
+        for slot in slots:
+            self._length[slot] += 1
+        logits, buffers = run(tokens, offsets, [(layer.keys, layer.values) for layer in self._plain])
+        for layer, (keys, values) in zip(self._plain, buffers, strict=True):
+            layer.keys, layer.values = tuple(keys), tuple(values)
+        return logits
+
+    def fixed_layers(self, buffers: Buffers) -> list[SlotKV]:
+        """The layers with other arrays in them, for making such a graph."""
+        layers = []
+        for layer, (keys, values) in zip(self._plain, buffers, strict=True):
+            other = SlotKV(layer.key_type, layer.value_type)
+            other.keys, other.values = tuple(keys), tuple(values)
+            layers.append(other)
+        return layers
 
     def _make_room(self, n_rows: int, n_columns: int) -> None:
         """One layer after the other: two buffers of one layer are there at a time, not of all layers."""
@@ -232,10 +271,10 @@ class SlotStates:
         """Whether ``undo`` puts the state of every layer back."""
         return all(layer.can_undo for layer in self._uncut)
 
-    def undo(self, slots: Sequence[int]) -> None:
-        """Take back the last ``decode``, of several slots, whose forward pass failed on the way."""
-        for slot in slots:
-            self._length[slot] -= 1
+    def undo(self, lengths: dict[int, int]) -> None:
+        """Take back the last ``decode``, whose forward pass failed on the way: slot -> tokens before it."""
+        for slot, n in lengths.items():
+            self._length[slot] = n
         for layer in self._uncut:
             layer.undo()
 
