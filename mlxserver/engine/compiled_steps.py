@@ -7,6 +7,7 @@ buffers have a shape that lasts: 64 tokens, while the same slots decode.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,8 @@ import mlx.core as mx
 
 from mlxserver.kv.slot_kv import BlockShape, BlockView, RowBlock
 from mlxserver.kv.slot_states import Buffers, FixedStep, SlotStates
+
+log = logging.getLogger("mlxserver.srv")
 
 WORTH = 8
 """Steps of a shape that are made the ordinary way first: making a graph takes as long as two of them, and
@@ -30,6 +33,7 @@ class CompiledSteps:
         self._module = module
         self._states = states
         self._worth = worth
+        self._is_off = False
         self._graphs: OrderedDict[BlockShape, FixedStep] = OrderedDict()
         self._n_wanted: OrderedDict[BlockShape, int] = OrderedDict()
 
@@ -38,9 +42,18 @@ class CompiledSteps:
 
         None, and nothing is done, where the step is not worth a graph or cannot have one.
         """
-        shape = self._states.block_shape(slots)
+        shape = None if self._is_off else self._states.block_shape(slots)
         run = None if shape is None else self._graph(shape)
-        return None if run is None else self._states.decode_fixed(slots, run, tokens)
+        if run is None:
+            return None
+        lengths = {slot: self._states.length(slot) for slot in slots}
+        try:
+            return self._states.decode_fixed(slots, run, tokens)
+        except Exception:
+            log.exception("no decode step is compiled from here on")
+            self._states.undo(lengths)
+            self._is_off = True
+            return None
 
     def _graph(self, shape: BlockShape) -> FixedStep | None:
         if shape in self._graphs:
