@@ -136,7 +136,11 @@ def read_state(file: FileIO) -> tuple[Any, dict[str, Tensor]]:
         file.seek(base + start)
         _fill(file, values.data)
         tensors[name] = Tensor(kind, values.view(_DTYPES[kind][1]).reshape(shape))
-    if _checksum(text, tensors, digest) != wanted:
+    try:
+        found = _checksum(text, tensors, digest)
+    except UnicodeEncodeError as error:  # half of a surrogate pair in the header or in a name
+        raise StateFileError("the file is damaged (its header)") from error
+    if found != wanted:
         raise StateFileError("the file is damaged (its checksum differs)")
     return _json(text), tensors
 

@@ -191,3 +191,12 @@ def test_places_of_arrays_that_are_none(tmp_path: Path, entry: str) -> None:
     (tmp_path / "file").write_bytes(len(table).to_bytes(8, "little") + table + bytes(4))
     with pytest.raises(StateFileError):
         read(tmp_path / "file")
+
+
+@pytest.mark.parametrize("header, name", [("{}\\ud800", "x"), ("{}", "\\udfff")])
+def test_halves_of_surrogate_pairs(tmp_path: Path, header: str, name: str) -> None:
+    entry = '{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+    table = f'{{"__metadata__":{{"header":"{header}","sha256":"00"}},"{name}":{entry}}}'.encode()
+    (tmp_path / "file").write_bytes(len(table).to_bytes(8, "little") + table + bytes(4))
+    with pytest.raises(StateFileError, match="its header"):
+        read(tmp_path / "file")
