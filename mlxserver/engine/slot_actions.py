@@ -93,11 +93,12 @@ class SlotActions:
             snapshot = self._states.snapshot_of(found.states)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SlotFileError(NO_STATE) from error
-        if not self._states.fits(found.span, len(found.tokens)):
+        if found.tokens and not self._states.fits(found.span, len(found.tokens)):
             raise SlotFileError(NO_STATE)
         self._keep(slot)
         self._states.truncate(slot.id, 0)
-        self._states.write_span(slot.id, 0, found.span)
+        if found.tokens:  # a slot that was saved before the first token of all has no buffers
+            self._states.write_span(slot.id, 0, found.span)
         if snapshot is not None:
             self._states.write_snapshot(slot.id, len(found.tokens), snapshot)
         slot.tokens, slot.identity = list(found.tokens), found.identity

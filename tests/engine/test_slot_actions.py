@@ -60,6 +60,25 @@ def test_erase_empties_the_slot() -> None:
     bench.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("saved_slot", [0, 1])
+def test_an_empty_slot_is_saved_and_restored(kind: str, saved_slot: int, tmp_path: Path) -> None:
+    """Before the first token of all, and beside another slot's state."""
+    bench = Bench(getattr(tiny, kind))
+    if saved_slot == 1:
+        bench.submit(0, PROMPT, n_predict=2, id_slot=0)
+        bench.finish(0)
+    assert act(bench, "save", saved_slot, tmp_path / "empty").error == ""
+    bench.submit(1, PROMPT, n_predict=2, id_slot=1)
+    bench.finish(1)
+    outcome = act(bench, "restore", 1, tmp_path / "empty")
+    assert (outcome.error, outcome.n_tokens) == ("", 0)
+    assert tokens_in(bench, 1) == 0
+    bench.submit(2, PROMPT[::-1], n_predict=8, id_slot=1)
+    assert bench.finish(2)[0] == oracle(getattr(tiny, kind)(), PROMPT[::-1], 8)
+    bench.close()
+
+
 def test_an_absent_file_empties_the_slot_but_its_state_is_not_lost(tmp_path: Path) -> None:
     bench = Bench(tiny.llama)
     bench.submit(0, PROMPT, n_predict=1, id_slot=1)
