@@ -153,20 +153,44 @@ OPENAI: dict[str, list[Any]] = {
     "/v1/chat/completions/input_tokens": [{"messages": _MESSAGES}],
     "/v1/chat/completions/control": [{"id": "x", "action": "reasoning_end"}],
     "/v1/completions": [{"prompt": "a", "max_tokens": 2, "logprobs": 2}, {"prompt": ["a"], "stream": True}],
-    "/v1/responses": [
+}
+RESPONSES_FIELDS = OPENAI_FIELDS | {
+    "tools": [{"type": "function", "name": "f", "parameters": _SCHEMA}, {"type": "web_search"}],
+    "tool_choice": {"type": "function", "name": "f"},
+    "text": {"format": {"type": "json_object"}},
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "truncation": "auto",
+    "prompt_cache_key": "k",
+}
+RESPONSES: dict[str, list[Any]] = {
+    path: [
         {"input": "a"},
         {
             "input": [
                 {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
                 {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
                 {"type": "function_call_output", "call_id": "c", "output": "x"},
+                {
+                    "type": "function_call_output",
+                    "call_id": "c",
+                    "output": [{"type": "input_text", "text": "x"}],
+                },
                 {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+                {"role": "developer", "content": "d"},
             ],
             "tools": [{"type": "function", "name": "f", "parameters": _SCHEMA}],
             "stream": True,
         },
-    ],
-    "/v1/responses/input_tokens": [{"input": "a"}],
+        {
+            "input": [{"role": "user", "content": "a"}],
+            "instructions": "i",
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": _SCHEMA}},
+            "reasoning": {"effort": "low"},
+        },
+    ]
+    for path in ("/v1/responses", "/v1/responses/input_tokens")
 }
 _BLOCKS = [
     {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},

@@ -241,6 +241,7 @@ def _environment() -> TemplateEnvironment:
 TARGETS: dict[str, Target] = {
     "native": _requests(seeds.NATIVE, seeds.NATIVE_FIELDS),
     "openai": _requests(seeds.OPENAI, seeds.OPENAI_FIELDS),
+    "responses": _requests(seeds.RESPONSES, seeds.RESPONSES_FIELDS),
     "anthropic": _requests(seeds.ANTHROPIC, seeds.ANTHROPIC_FIELDS),
     "gguf": _gguf,
     "lora": _lora,

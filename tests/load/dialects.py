@@ -97,7 +97,11 @@ def _choices_stream(told: list[Any]) -> list[Answer]:
 def _responses_body(body: Body) -> Body:
     kept = {name: value for name, value in body.items() if name not in ("messages", "max_tokens")}
     items = [
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": turn["content"]}]}
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": turn["content"]}],
+        }
         if turn["role"] == "assistant"
         else turn
         for turn in body["messages"]
@@ -141,7 +145,9 @@ def _as_it_is(body: Body) -> Body:
     return body
 
 
-NATIVE = Dialect("/completion", False, lambda b: b | {"return_tokens": True}, _native, _native_stream, "n_cmpl")
+NATIVE = Dialect(
+    "/completion", False, lambda b: b | {"return_tokens": True}, _native, _native_stream, "n_cmpl"
+)
 CHAT = Dialect("/v1/chat/completions", True, _as_it_is, _choices, _choices_stream, "n")
 DIALECTS: Mapping[str, Dialect] = {
     "native": NATIVE,

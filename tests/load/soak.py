@@ -10,7 +10,6 @@ import argparse
 import json
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bench.contestants import python
 from bench.running import running
@@ -90,9 +88,7 @@ def command(served: Served, alone: bool, folder: Path) -> list[str]:
     """The server of the cold answers has one slot, keeps nothing, and has all adapters from the start."""
     adapters = served.adapters if alone else served.adapters[:-1]
     loras = [part for path in adapters for part in ("--lora", str(path))]
-    common = python(
-        "mlxserver", "-m", str(served.model), *EXACT.split(), *loras, "--lora-init-without-apply"
-    )
+    common = python("mlxserver", "-m", str(served.model), *EXACT.split(), *loras, "--lora-init-without-apply")
     if alone:
         return [*common, *f"-np 1 -c {CONTEXT} --cache-ram 0 --no-cache-prompt".split()]
     for name in ("slots", "disk"):
@@ -154,7 +150,9 @@ def told(report: Report) -> str:
             f"{name} memory over the last two thirds: {slope.per_minute / 1024:+.1f} KiB/min, "
             f"{slope.rise / MIB:+.2f} MiB in all, {slope.mean / MIB:.1f} MiB on average"
         )
-    lines += [f"{'tie' if is_tie(each) else 'difference'}: {each}" for each in report.ties + report.differences]
+    lines += [
+        f"{'tie' if is_tie(each) else 'difference'}: {each}" for each in report.ties + report.differences
+    ]
     lines += [f"error: {each}" for each in report.errors]
     return "\n".join([*lines, *(f"FAILED: {problem}" for problem in report.problems or ["nothing"])])
 

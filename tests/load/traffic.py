@@ -177,7 +177,9 @@ class Client:
         self.tally.count(f"slot {action}")
 
     def _default_scales(self) -> None:
-        ask(self.url, "/lora-adapters", [{"id": self.rng.randrange(2), "scale": self.rng.choice((0, 0.7, 1))}])
+        ask(
+            self.url, "/lora-adapters", [{"id": self.rng.randrange(2), "scale": self.rng.choice((0, 0.7, 1))}]
+        )
 
     # ------------------------------------------------------------------ the rest of the server
 
