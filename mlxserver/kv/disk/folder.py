@@ -7,6 +7,7 @@ snapshots. Links are not followed and nothing that is named otherwise is touched
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -104,10 +105,16 @@ class Folder:
     # ------------------------------------------------------------- changing
 
     def write(self, name: Name, pieces: Pieces) -> None:
-        """All of it or nothing, wherever the process is killed or the power fails."""
+        """All of it or nothing, wherever the process is killed or the power fails.
+
+        Raises IsADirectoryError where a folder of somebody's has the file's name.
+        """
         self._make_shelf(name)
         final, temporary = file_name(name), file_name(name) + TEMPORARY
         with self._shelf(name.space, final[:2]) as shelf:
+            for each in (final, temporary):
+                if _is_folder(each, shelf):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), each)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=shelf)  # whatever it is, it is not to be written into
             file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=shelf)
@@ -138,7 +145,8 @@ class Folder:
 
     def _unlink(self, space: str, name: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._shelf(space, name[:2]) as shelf:
-            os.unlink(name, dir_fd=shelf)
+            if not _is_folder(name, shelf):  # else ours is gone
+                os.unlink(name, dir_fd=shelf)
 
     def _make_shelf(self, name: Name) -> None:
         above = self.path
@@ -183,6 +191,13 @@ class Folder:
 
 def file_name(name: Name) -> str:
     return name.hash.hex() + _ENDINGS[name.kind]
+
+
+def _is_folder(name: str, shelf: int) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=shelf, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _locked(path: Path) -> int:

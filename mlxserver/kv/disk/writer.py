@@ -31,6 +31,10 @@ BATCH = 100
 """Files that are taken into the index at a time; the engine thread may wait for the lock meanwhile."""
 
 
+NAME_TAKEN = {errno.EISDIR, errno.EEXIST, errno.ENOTDIR, errno.ELOOP}
+"""Something of somebody's lies where a file or a folder of ours belongs; all others can be written."""
+
+
 class Writer:
     """``retry_after``: seconds that writing pauses after an error of the disk's."""
 
@@ -91,8 +95,9 @@ class Writer:
             step()
         except (OSError, DiskError) as error:
             self._books.failed("write", error)
-            with self._books.lock:
-                self._books.paused_until = time.monotonic() + self._retry_after
+            if getattr(error, "errno", None) not in NAME_TAKEN:
+                with self._books.lock:
+                    self._books.paused_until = time.monotonic() + self._retry_after
         except Exception as error:  # a fault of ours; the next job may well go through
             self._books.failed("write", error)
 

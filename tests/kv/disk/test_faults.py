@@ -69,9 +69,9 @@ class FailingFile(FileIO):
 
 
 class Faults:
-    """A store on a faulty folder that holds ``TOKENS`` already."""
+    """A store on a faulty folder that holds ``TOKENS`` already, ``n_stored`` blocks of them."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, n_stored: int = 3, **options: Any) -> None:
         self.path = path
         self.events: list[DiskEvent] = []
         self.store = DiskStore(
@@ -84,7 +84,7 @@ class Faults:
         )
         assert self.put(TOKENS)
         self.refs = list(self.store.find(BASE_IDENTITY, TOKENS, cuts=True).blocks)
-        assert len(self.refs) == 3
+        assert len(self.refs) == n_stored
 
     def _open(self, path: Path) -> Folder:
         self.folder = Faulty(path)
@@ -137,6 +137,46 @@ def test_a_write_that_fails_pauses_and_is_tried_again(
     assert faults.store.missing(BASE_IDENTITY, more).start == 0 and faults.put(more)
     assert faults.found(more) == 64 and faults.found() == 96
     assert faults.store.stats().dropped == 2 * (1 + 2)
+    faults.store.close()
+
+
+def place_of_block(folder: Path, i: int) -> Path:
+    """Where a store in ``folder`` puts the file of a block of ``TOKENS``."""
+    elsewhere = Faults(folder.parent / "elsewhere")
+    elsewhere.store.close()
+    [path] = elsewhere.path.rglob(f"{elsewhere.refs[i].key[1].hex()}.safetensors")
+    return folder / path.relative_to(elsewhere.path)
+
+
+@pytest.mark.parametrize("ending", ["", ".tmp"])
+def test_a_folder_under_a_blocks_name_costs_that_sequence_only(tmp_path: Path, ending: str) -> None:
+    place = place_of_block(tmp_path / "store", 1)
+    place.with_name(place.name + ending).mkdir(parents=True)
+    faults, more = Faults(tmp_path / "store", n_stored=1), numbers(64, 1)
+    stats = faults.store.stats()
+    assert (stats.failed, stats.is_paused, stats.blocks, stats.dropped) == (1, False, 1, 1)
+    assert faults.put(more) and faults.found(more) == 64
+    faults.store.close()
+
+
+def test_a_file_in_a_folders_place_costs_what_belongs_there_only(tmp_path: Path) -> None:
+    shelf = place_of_block(tmp_path / "store", 2).parent
+    shelf.parent.mkdir(parents=True)
+    shelf.write_text("somebody's")
+    faults, more = Faults(tmp_path / "store", n_stored=2), numbers(64, 1)
+    assert (faults.store.stats().failed, faults.store.stats().is_paused) == (1, False)
+    assert faults.put(more) and faults.found(more) == 64
+    faults.store.close()
+
+
+def test_a_folder_that_took_a_files_place_is_no_file_to_remove(tmp_path: Path) -> None:
+    faults = Faults(tmp_path)
+    for path in [*tmp_path.rglob("*.safetensors")]:
+        path.unlink()
+        path.mkdir()
+    faults.lost(faults.refs[0])
+    stats = faults.store.stats()
+    assert (stats.blocks, stats.nbytes, stats.failed) == (0, 0, 1), "the read failed, no removal"
     faults.store.close()
 
 
