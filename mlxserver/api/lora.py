@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from mlxserver.api.field_types import number, text
 from mlxserver.api.json_body import read_json, type_name
 from mlxserver.api.json_response import json_response
 from mlxserver.api.lora_field import read_scales
-from mlxserver.api.slot_actions import is_plain_name
 from mlxserver.api.state import ServerState
 from mlxserver.models.model import Tokenizer
 
@@ -46,10 +46,8 @@ async def load_lora_adapter(request: Request, state: ServerState) -> Response:
     body = await _object(request)
     name = _required(body, "name", text)
     scale = _required(body, "scale", number()) if "scale" in body else NOT_APPLIED
-    if not is_plain_name(name):
-        raise invalid_request("Invalid name")
     path = Path(state.options.lora_dir) / name
-    if path.is_symlink() or not path.exists():
+    if name not in _names_in(state.options.lora_dir) or path.is_symlink():
         raise invalid_request(f"there is no adapter '{name}'")
     outcome = await state.engine.load_adapter(str(path))
     if isinstance(outcome, str):
@@ -60,6 +58,14 @@ async def load_lora_adapter(request: Request, state: ServerState) -> Response:
     listed = state.adapters.add(outcome, scale)
     described = _described(listed, state.model.tokenizer)
     return json_response({"success": True, "digest": outcome.digest} | described)
+
+
+def _names_in(folder: str) -> list[str]:
+    """Whatever a file is called: a name that the folder has leads nowhere else."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 async def unload_lora_adapter(request: Request, state: ServerState) -> Response:

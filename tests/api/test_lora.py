@@ -158,6 +158,14 @@ def test_an_adapter_is_loaded_and_forgotten_while_running(folder: Path) -> None:
     assert client.post("/lora-adapters/unload", json={"id": 2}).status_code == 400
 
 
+@pytest.mark.parametrize("name", ["base:v2", "what? *", ".hidden", "a..b", "ü", "line\nend", "back\\slash"])
+def test_files_are_loaded_whatever_they_are_called(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"")
+    client, _ = adapted(Loading(), "--lora-dir", str(folder))
+    loaded = client.post("/lora-adapters/load", json={"name": name})
+    assert loaded.json()["success"] and loaded.json()["digest"] == f"digest of {name}"
+
+
 def test_the_scale_may_be_given_at_once(folder: Path) -> None:
     client, _ = adapted(Loading(), "--lora-dir", str(folder))
     assert client.post("/lora-adapters/load", json={"name": "new", "scale": 0.5}).json()["scale"] == 0.5
@@ -176,6 +184,10 @@ def test_without_a_folder_nothing_can_be_loaded() -> None:
         ({"name": "absent"}, 400),
         ({"name": "link"}, 400),
         ({"name": "../new"}, 400),
+        ({"name": "."}, 400),
+        ({"name": ".."}, 400),
+        ({"name": "./new"}, 400),
+        ({"name": "new\0"}, 400),
         ({"name": "/etc/passwd"}, 400),
         ({"name": ""}, 400),
         ({"name": 3}, 400),
