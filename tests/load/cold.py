@@ -39,8 +39,8 @@ class Cold:
     """``url``: of the server that keeps nothing; one request at a time."""
 
     url: str
-    known: dict[int, Answer] = field(default_factory=dict)
-    """By the case's place in the pool."""
+    known: dict[tuple[int, bool], Answer] = field(default_factory=dict)
+    """By the case's place in the pool, and whether it is streamed: a stream lacks incomplete characters."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     largest_delta: float = 0.0
     """Of all log-probabilities compared, in nats."""
@@ -49,12 +49,12 @@ class Cold:
         for number, case in enumerate(cases):
             dialect = CHAT if case.is_chat else NATIVE
             fields = {} if case.is_chat else {"n_probs": N_PROBS}
-            [self.known[number]] = asked(
-                self.url, dialect, dialect.body(request(case, cache_prompt=False, **fields))
-            )
+            for stream in (False, True):
+                body = dialect.body(request(case, cache_prompt=False, stream=stream, **fields))
+                [self.known[number, stream]] = asked(self.url, dialect, body)
 
-    def compare(self, number: int, case: Case, got: Answer, what: str) -> Difference | None:
-        wanted = self.known[number]
+    def compare(self, number: int, case: Case, stream: bool, got: Answer, what: str) -> Difference | None:
+        wanted = self.known[number, stream]
         if got.text != wanted.text or (got.tokens is not None and got.tokens != wanted.tokens):
             return Difference(what, repr(got), repr(wanted), self._gap(case, wanted, got))
         if got.probs is None or wanted.probs is None:

@@ -71,7 +71,7 @@ def test_only_close_tokens_are_a_tie(gap: float | None, tie: bool) -> None:
 @pytest.fixture
 def cold() -> Cold:
     known = Answer("ab", (1, 2), [[(1, -0.5), (3, -1.0)], [(2, -0.1), (4, -3.0)]])
-    made = Cold("", {0: known})
+    made = Cold("", {(0, False): known})
     made._gap = lambda *of: 0.5  # type: ignore[assignment, misc, method-assign]
     return made
 
@@ -89,7 +89,7 @@ def cold() -> Cold:
     ],
 )
 def test_answers_are_compared(cold: Cold, got: Answer, differs: bool) -> None:
-    assert (cold.compare(0, COMPLETION, got, "") is not None) is differs
+    assert (cold.compare(0, COMPLETION, False, got, "") is not None) is differs
 
 
 def test_scales_are_always_told() -> None:

@@ -117,7 +117,8 @@ class Client:
         if len(answers) != fields.get(dialect.n_field, 1):
             raise ValueError(f"{len(answers)} answers to {fields}")
         for answer in answers:
-            if found := self.cold.compare(number, case, answer, f"case {number}, {name}, {fields}"):
+            what = f"case {number}, {name}, {fields}"
+            if found := self.cold.compare(number, case, "stream" in fields, answer, what):
                 self.tally.difference(found)
         self.tally.count(f"answers of {name}", len(answers))
         self.tally.count("answers compared", len(answers))
