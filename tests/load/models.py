@@ -61,4 +61,4 @@ def gguf_model(model: Path, folder: Path) -> Served:
     adapters = tuple(folder / "adapters" / f"{seed}.gguf" for seed in range(N_ADAPTERS))
     for seed, path in enumerate(adapters):
         write_adapter(base, path, RANK, seed)
-    return Served(model, adapters, longest=1200, cache_ram=64)
+    return Served(model, adapters, longest=500, cache_ram=16)
