@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from mlxserver.api.aside import LARGE, aside_if
 from mlxserver.api.errors import ApiError, RequestFault, invalid_request
+from mlxserver.api.patient_json import MAX_CONTAINERS, TooManyValues, has_many_values, patient_decoder
 
 MAX_PARTS = 1024
 """Fields of a form."""
@@ -46,13 +47,15 @@ def parse_json(body: bytes) -> Any:
     if not text.strip(" \t\r\n"):
         raise _parse_error(body, len(body), "unexpected end of input; expected '[', '{', or a literal")
     try:
-        value = _DECODER.decode(text)
+        value = (patient_decoder(**_HOOKS) if has_many_values(body) else _DECODER).decode(text)
         if _LONE_SURROGATE_HINT.search(body):
             _refuse_surrogates(body, value)
     except json.JSONDecodeError as error:
         raise _parse_error(body, len(text[: error.pos].encode()), error.msg) from None
     except RecursionError:
         raise _parse_error(body, 0, "the document is nested too deeply") from None
+    except TooManyValues:
+        raise invalid_request(f"more than {MAX_CONTAINERS} arrays and objects in a body") from None
     except _NumberError as error:
         raise RequestFault(str(error)) from None
     return value
@@ -138,7 +141,12 @@ def _refuse_constant(text: str) -> Any:
     )
 
 
-_DECODER = json.JSONDecoder(parse_int=_parse_int, parse_float=_parse_float, parse_constant=_refuse_constant)
+_HOOKS: dict[str, Any] = {
+    "parse_int": _parse_int,
+    "parse_float": _parse_float,
+    "parse_constant": _refuse_constant,
+}
+_DECODER = json.JSONDecoder(**_HOOKS)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 _FLOAT = struct.Struct("f")
 
