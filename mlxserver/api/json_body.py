@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from mlxserver.api.aside import LARGE, aside_if
 from mlxserver.api.errors import ApiError, RequestFault, invalid_request
-from mlxserver.api.patient_json import MAX_CONTAINERS, TooManyValues, has_many_values, patient_decoder
+from mlxserver.api.patient_json import TooManyValues, has_many_values, patient_decoder
 
 MAX_PARTS = 1024
 """Fields of a form."""
@@ -54,8 +54,8 @@ def parse_json(body: bytes) -> Any:
         raise _parse_error(body, len(text[: error.pos].encode()), error.msg) from None
     except RecursionError:
         raise _parse_error(body, 0, "the document is nested too deeply") from None
-    except TooManyValues:
-        raise invalid_request(f"more than {MAX_CONTAINERS} arrays and objects in a body") from None
+    except TooManyValues as error:
+        raise invalid_request(str(error)) from None
     except _NumberError as error:
         raise RequestFault(str(error)) from None
     return value

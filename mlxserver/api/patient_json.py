@@ -15,8 +15,12 @@ MAX_CONTAINERS = 1_000_000
 """Arrays and objects of a body: some hundred MB of memory, where 100 MiB of them would be gigabytes."""
 
 
+MAX_KEYS = 500_000
+"""Of an object, whose dict is made at once; biases of every token of a vocabulary are half as many."""
+
+
 class TooManyValues(Exception):
-    """More than ``MAX_CONTAINERS`` arrays and objects."""
+    """One line that says of what there is too much."""
 
 
 def has_many_values(body: bytes) -> bool:
@@ -32,8 +36,13 @@ def patient_decoder(**hooks: Any) -> json.JSONDecoder:
         nonlocal n
         n += 1
         if n > MAX_CONTAINERS:
-            raise TooManyValues
+            raise TooManyValues(f"more than {MAX_CONTAINERS} arrays and objects in a body")
         return value
+
+    def make_object(pairs: list[tuple[str, Any]]) -> Any:
+        if len(pairs) > MAX_KEYS:
+            raise TooManyValues(f"more than {MAX_KEYS} keys in an object")
+        return count(dict(pairs))
 
     def parse_array(*arguments: Any) -> Any:
         return count(read_array(*arguments))
@@ -41,7 +50,7 @@ def patient_decoder(**hooks: Any) -> json.JSONDecoder:
     # the standard library's own code for where its C code is missing
     read_array: Any = decoder.JSONArray  # type: ignore[attr-defined]
     make_scanner: Any = scanner.py_make_scanner  # type: ignore[attr-defined]
-    made: Any = json.JSONDecoder(object_hook=count, **hooks)
+    made: Any = json.JSONDecoder(object_pairs_hook=make_object, **hooks)
     made.parse_array = parse_array
     made.scan_once = make_scanner(made)
     patient: json.JSONDecoder = made

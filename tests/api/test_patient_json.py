@@ -61,6 +61,16 @@ def test_arrays_and_objects_are_counted(patient: None, piece: bytes, monkeypatch
     assert caught.value.status == 400 and "arrays and objects" in caught.value.message
 
 
+def test_keys_are_counted_and_of_equal_ones_the_last_holds(
+    patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patient_json, "MAX_KEYS", 3)
+    assert parse_json(b'{"a":1,"b":2,"a":3}') == {"a": 3, "b": 2}
+    with pytest.raises(ApiError, match="more than 3 keys in an object") as caught:
+        parse_json(b'{"a":1,"b":2,"c":3,"d":4}')
+    assert caught.value.status == 400
+
+
 def test_each_text_is_counted_by_itself(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patient_json, "MAX_CONTAINERS", 10)
     for _ in range(3):
