@@ -28,6 +28,9 @@ from mlxserver.models.rope import set_rope
 from mlxserver.models.rope_config import ROPE_KEYS, trained_rope
 from mlxserver.models.rope_options import FROM_MODEL, RopeOptions
 
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
+NO_CONTEXT_LENGTH = 2**20
+"""Tokens of a model that nothing bounds, a recurrent one; llama.cpp's converter writes the same."""
 _LOAD_ERRORS = (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, RuntimeError)
 
 
@@ -63,7 +66,7 @@ def load_folder(
         path=name,
         architecture=str(config.get("model_type", "")),
         n_vocab=int(text.get("vocab_size", tokenizer.n_vocab)),
-        n_ctx_train=_context_length(text),
+        n_ctx_train=_context_length(text, module),
         n_embd=int(text.get("hidden_size", text.get("n_embd", text.get("d_model", 0)))),
         n_params=n_parameters(module),
         size=n_bytes(module),
@@ -144,8 +147,11 @@ def _short(dtype: mx.Dtype) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-def _context_length(config: Mapping[str, Any]) -> int:
-    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"):
-        if isinstance(config.get(key), int):
-            return int(config[key])
-    return 0
+def _context_length(config: Mapping[str, Any], module: Any) -> int:
+    """Tokens; as the configuration says, or for attention as mlx-lm has it for the architecture."""
+    defaults = dict(vars(module.args)) if hasattr(module, "args") else {}
+    for source in (config, defaults if "num_attention_heads" in defaults else {}):
+        for key in _CONTEXT_KEYS:
+            if isinstance(found := source.get(key), int) and found > 0:
+                return found
+    return NO_CONTEXT_LENGTH

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,27 @@ def test_logits_and_facts(tmp_path: Path) -> None:
     assert (info.n_params, info.size) == (N_PARAMS, 4 * N_PARAMS)
     assert (info.eos_text, info.chat_template) == ("<|end|>", "{{ messages }}")
     assert info.sampling_defaults == {"temperature": 0.6, "top_k": 9}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "n_ctx"),
+    [
+        ("mamba2", {}, 2**20),
+        ("llama", {}, 2**20),
+        ("llama", {"max_position_embeddings": 300}, 300),
+        ("gemma3", {}, 32768),
+    ],
+)
+def test_a_model_that_names_no_context_length_has_one(
+    tmp_path: Path, kind: str, config: dict[str, int], n_ctx: int
+) -> None:
+    """It had none, and its server refused every prompt as too long."""
+    path = write(tmp_path, tiny.ALL[kind](), **config)
+    settings = json.loads((path / "config.json").read_text())
+    if not config:
+        settings.pop("max_position_embeddings", None)
+        (path / "config.json").write_text(json.dumps(settings))
+    assert load(path)[0].info.n_ctx_train == n_ctx
 
 
 def test_sixteen_bit_weights(tmp_path: Path) -> None:
