@@ -28,12 +28,15 @@ class Served:
     """``adapters`` lie in one folder. ``longest``: letters of a prompt, far below a slot's context.
 
     ``cache_ram``: MiB that hold a fraction of the prompts, so that stored state is evicted all the time.
+    ``cache_disk``: MiB that are full within the first third of the time: until then each file takes its 2.5 KB
+    of memory in the index.
     """
 
     model: Path
     adapters: tuple[Path, ...]
     longest: int
     cache_ram: int
+    cache_disk: int
 
 
 def tiny_model(folder: Path) -> Served:
@@ -51,7 +54,7 @@ def tiny_model(folder: Path) -> Served:
         write_mlx(folder / "adapters" / str(seed), matrices(module, seed, RANK, paths))
         for seed in range(N_ADAPTERS)
     )
-    return Served(model, adapters, longest=700, cache_ram=2)
+    return Served(model, adapters, longest=700, cache_ram=2, cache_disk=4)
 
 
 def gguf_model(model: Path, folder: Path) -> Served:
@@ -61,4 +64,4 @@ def gguf_model(model: Path, folder: Path) -> Served:
     adapters = tuple(folder / "adapters" / f"{seed}.gguf" for seed in range(N_ADAPTERS))
     for seed, path in enumerate(adapters):
         write_adapter(base, path, RANK, seed)
-    return Served(model, adapters, longest=500, cache_ram=16)
+    return Served(model, adapters, longest=500, cache_ram=16, cache_disk=64)

@@ -93,7 +93,8 @@ def command(served: Served, alone: bool, folder: Path) -> list[str]:
         return [*common, *f"-np 1 -c {CONTEXT} --cache-ram 0 --no-cache-prompt".split()]
     for name in ("slots", "disk"):
         (folder / name).mkdir(exist_ok=True)
-    options = f"-np {N_SLOTS} -c {N_SLOTS * CONTEXT} --cache-ram {served.cache_ram} --cache-disk-size 64"
+    options = f"-np {N_SLOTS} -c {N_SLOTS * CONTEXT} --cache-ram {served.cache_ram}"
+    options += f" --cache-disk-size {served.cache_disk}"
     folders = ["--slot-save-path", str(folder / "slots"), "--cache-disk", str(folder / "disk")]
     late = ["--lora-dir", str(served.adapters[0].parent), "--max-loras", str(N_ADAPTERS)]
     return [*common, *options.split(), *folders, *late]
