@@ -28,8 +28,8 @@ class Served:
     """``adapters`` lie in one folder. ``longest``: letters of a prompt, far below a slot's context.
 
     ``cache_ram``: MiB that hold a fraction of the prompts, so that stored state is evicted all the time.
-    ``cache_disk``: MiB that are full within the first third of the time: until then each file takes its 2.5 KB
-    of memory in the index.
+    ``cache_disk``: MiB that are full within the first third of the time, since a file takes 2.5 KB of
+    memory in the index.
     """
 
     model: Path
