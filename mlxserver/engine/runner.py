@@ -209,12 +209,15 @@ class Runner:
         ends = list(accumulate(sizes))
         parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         lengths = {slot: self._states.length(slot) for slot in order}
+        sampled = None
         try:
             logits = [self._logits(order[part], tokens[part], adapters[part]) for part in parts]
             together = mx.concatenate(logits) if len(logits) > 1 else logits[0]
             sampled = self._sampler.sample(together, order)
             mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
         except Exception:
+            if sampled is not None:
+                self._sampler.undo()
             if len(rows) > 1 and self._states.can_undo:
                 self._states.undo(lengths)
             raise
@@ -249,18 +252,23 @@ class Runner:
         found = []
         tokens = cast(list[int], sampled.tokens.tolist())
         for index, (decode, token) in enumerate(zip(rows, tokens, strict=True)):
-            if self._task_of.get(decode.slot) == decode.task_id and self._accept(step, decode, token):
-                found.append(SampledToken(decode.slot, decode.task_id, token, sampled.probs(index)))
+            if self._task_of.get(decode.slot) == decode.task_id:
+                found += self._accept(step, decode, token, sampled, index)
         return found
 
-    def _accept(self, step: Step, decode: Decode, token: int) -> bool:
-        """A grammar that cannot go on ends its own task only."""
+    def _accept(
+        self, step: Step, decode: Decode, token: int, sampled: Sampled, index: int
+    ) -> list[SampledToken]:
+        """The token; none where that fails: a grammar that cannot go on ends its own task only."""
         try:
             self._sampler.accept(decode.slot, token)
-            return True
+            return [SampledToken(decode.slot, decode.task_id, token, sampled.probs(index))]
         except SamplerError as error:
             self._fail(step, [decode], "server_error", f"got exception: {error}")
-            return False
+        except Exception:
+            log.exception("a token cannot be taken in")
+            self._fail(step, [decode], "server_error", "Compute error.")
+        return []
 
     def _guard(self, step: Step, items: Sequence[Item], work: Any) -> bool:
         """An error fails the tasks that it belongs to; what their slots hold is dropped.

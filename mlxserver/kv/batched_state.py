@@ -46,9 +46,11 @@ class BatchedState:
         """The rows' caches merged in this order."""
         if rows != self._batch_rows:
             self._take_apart()
-            caches = [self._single.pop(row) if row in self._single else self._fresh() for row in rows]
+            caches = [self._single[row] if row in self._single else self._fresh() for row in rows]
             self._batch = type(caches[0]).merge(caches)
             self._batch_rows = rows
+            for row in rows:  # only now: where merging fails they are still there
+                self._single.pop(row, None)
         self._before = _noted(self._batch)
         return self._batch
 

@@ -215,13 +215,14 @@ class SlotStates:
             return self.prompt_chunk(slots[0], 1, finite)
         rows = tuple(self._row[slot] for slot in slots)
         block = RowBlock.of(rows, [self._length[slot] for slot in slots], finite)
-        for slot in slots:
-            self._length[slot] += 1
         self._make_room(block.hi, block.end)
-        return [
+        caches = [
             BlockView(layer, block) if isinstance(layer, SlotKV) else layer.many(rows)
             for layer in self._layers
         ]
+        for slot in slots:  # only now: an error before leaves everything as it was
+            self._length[slot] += 1
+        return caches
 
     def block_shape(self, slots: Sequence[int]) -> BlockShape | None:
         """Of one token of each of ``slots``, in the order of ``arrange``, by ``decode_fixed``.
@@ -272,7 +273,12 @@ class SlotStates:
         return all(layer.can_undo for layer in self._uncut)
 
     def undo(self, lengths: dict[int, int]) -> None:
-        """Take back the last ``decode``, whose forward pass failed on the way: slot -> tokens before it."""
+        """Take back the last ``decode``, whose forward pass failed on the way: slot -> tokens before it.
+
+        Nothing where it failed before ``decode`` had given what it gives.
+        """
+        if all(self._length[slot] == n for slot, n in lengths.items()):
+            return
         for slot, n in lengths.items():
             self._length[slot] = n
         for layer in self._uncut:

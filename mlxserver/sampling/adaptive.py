@@ -24,6 +24,8 @@ def _decay(params: SamplingParams) -> float:
 class AdaptiveState:
     """A decaying sum of the chosen tokens' probabilities, and of its weights (scalars)."""
 
+    CHANGES = ("total", "weight")
+
     def __init__(self, params: SamplingParams, draws: ConditionalDraws) -> None:
         memory = 1 / (1 - _decay(params))
         self.total = mx.array(params.adaptive_target * memory, dtype=mx.float32)

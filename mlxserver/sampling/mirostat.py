@@ -17,6 +17,8 @@ _INT_MAX = 2.0**31
 
 
 class MirostatState:
+    CHANGES = ("mu",)
+
     def __init__(self, tau: float, draws: ConditionalDraws) -> None:
         self.mu = mx.array(2 * tau, dtype=mx.float32)
         """Twice the target surprise at first; scalar."""

@@ -17,6 +17,8 @@ class Window:
     The newest token may still be unknown to the host.
     """
 
+    CHANGES = ("_n", "ring", "counts")
+
     def __init__(self, n_vocab: int, size: int, prompt: Sequence[int]) -> None:
         last = np.asarray(prompt[-size:], dtype=np.int32)
         ring = np.zeros(size, dtype=np.int32)

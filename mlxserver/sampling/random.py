@@ -44,14 +44,18 @@ class Mersenne:
 class Draws:
     """One draw per call, made ahead in chunks."""
 
+    CHANGES = ("_at",)
+
     def __init__(self, generate: Callable[[int], NDArray[np.float32]]) -> None:
         self._generate = generate
-        self._chunk: list[float] = []
+        self._drawn: list[float] = []
+        self._at = 0
 
     def next(self) -> float:
-        if not self._chunk:
-            self._chunk = self._generate(_CHUNK)[::-1].tolist()
-        return self._chunk.pop()
+        if self._at == len(self._drawn):
+            self._drawn.extend(self._generate(_CHUNK).tolist())
+        self._at += 1
+        return self._drawn[self._at - 1]
 
 
 class ConditionalDraws:
@@ -59,6 +63,8 @@ class ConditionalDraws:
 
     The host draws ahead, the device counts what was consumed, so nothing waits for the condition.
     """
+
+    CHANGES = ("_calls", "used")
 
     def __init__(self, generate: Callable[[int], NDArray[np.float32]]) -> None:
         self._generate = generate

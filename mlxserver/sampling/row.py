@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -38,7 +38,8 @@ class Row:
         self.budget = budget
         self.redraws = self._doubles() if grammar is not None and can_resample(self.signature) else None
         """In place of ``draws`` where a grammar may refuse a token, and another one is drawn then."""
-        self._sampled: tuple[mx.array, int] | None = None
+        self.newest: tuple[mx.array, int] | None = None
+        """The newest token, a place in an array, until grammar and budget have taken it in."""
         self.window = Window(n_vocab, params.repeat_last_n, prompt) if "penalties" in self.signature else None
         self.dry: DryHistory | None = None
         if "dry" in self.signature:
@@ -74,18 +75,18 @@ class Row:
 
     def remember(self, tokens: mx.array, place: int) -> None:
         """The row's newest token, which its grammar and budget need before the next one."""
-        self._sampled = (tokens, place)
+        self.newest = (tokens, place)
 
     def catch_up(self) -> None:
         """They take in the newest token; waits for it if need be, but for nothing launched later."""
-        if self._sampled is None:
+        if self.newest is None:
             return
-        tokens, place = self._sampled
-        self._sampled = None
+        tokens, place = self.newest
         token = cast(list[int], tokens.tolist())[place]
         for known in self._heard_by_grammar(token):
             if self.grammar is not None:
                 self.grammar.accept(known)
+        self.newest = None
 
     def _heard_by_grammar(self, token: int) -> Sequence[int]:
         """A lazy grammar hears nothing of reasoning but its end, which may be its trigger."""
@@ -95,6 +96,14 @@ class Row:
         self.budget.accept(token)
         is_lazy = self.params.grammar is not None and self.params.grammar.lazy
         return self.budget.ended_by if is_lazy and was_thinking else (token,)
+
+    def parts(self) -> list[Any]:
+        """What sampling a token changes; the names of its attributes that change are its ``CHANGES``."""
+        draws = [self.redraws, *self.xtc.values()]
+        for steered in (self.mirostat, self.adaptive):
+            draws += [steered.draws] if steered is not None else []
+        parts = [self.draws, self.window, self.mirostat, self.adaptive, *draws]
+        return [part for part in parts if part is not None]
 
     def state(self) -> list[mx.array]:
         """What must be evaluated with the step, so that graphs do not grow."""

@@ -20,6 +20,7 @@ from mlxserver.sampling.reasoning_budget import BudgetState
 from mlxserver.sampling.report import Certain, LogProbs, PostSamplingProbs, Report
 from mlxserver.sampling.row import Row
 from mlxserver.sampling.selection import Selected
+from mlxserver.sampling.undo import Undo
 from mlxserver.sampling.vocabulary import Pieces, Vocabulary
 
 _BREAKER_SETS = 16
@@ -60,6 +61,7 @@ class Sampler:
         self._rows: dict[int, Row] = {}
         self._batch: tuple[int, ...] = ()
         self._groups: list[Group] = []
+        self._undo = Undo(())
 
         @lru_cache(maxsize=_BREAKER_SETS)
         def breakers(texts: tuple[str, ...]) -> Breakers:
@@ -106,10 +108,25 @@ class Sampler:
         self._rows[row].accept(token)
 
     def sample(self, logits: mx.array, rows: Sequence[int]) -> Sampled:
-        """``logits`` (B, n_vocab), one of ``rows`` a line; the chain's state moves on by one token."""
+        """``logits`` (B, n_vocab), one of ``rows`` a line; the chain's state moves on by one token.
+
+        Where it raises, the state is what it was before.
+        """
         if self._batch != tuple(rows):
             self._regroup(rows)
         members = [self._rows[row] for row in rows]
+        self._undo = Undo(members)
+        try:
+            return self._sample(logits, rows, members)
+        except BaseException:
+            self._undo.put_back()
+            raise
+
+    def undo(self) -> None:
+        """Take back the last ``sample``."""
+        self._undo.put_back()
+
+    def _sample(self, logits: mx.array, rows: Sequence[int], members: Sequence[Row]) -> Sampled:
         constrained = [(place, row) for place, row in enumerate(members) if row.follows_tokens]
         if constrained:
             # the masks are made while the device is at the forward pass
