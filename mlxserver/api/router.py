@@ -20,6 +20,7 @@ from mlxserver.chat.errors import ChatError
 from mlxserver.telemetry.log import srv
 
 log = srv("log_server_request")
+log_error = logging.getLogger("mlxserver.srv").exception
 
 QUIET_PATHS = frozenset(["/health", "/v1/health", "/models", "/v1/models", "/props", "/metrics"])
 """What monitors ask for again and again is not logged."""
@@ -82,6 +83,11 @@ class Router:
             await response(scope, receive, status)
         except ClientDisconnect:
             pass
+        except Exception as error:
+            if status.code:  # the client sees that the answer ends early
+                raise
+            log_error("%s %s failed", request.method, request.url.path)
+            await error_response(unforeseen(error))(scope, receive, status)
 
     def _report(self, scope: Scope, route: Route | None, status: int, seconds: float) -> None:
         if self._state.metrics is not None:
@@ -122,8 +128,12 @@ async def answer_of(handler: Handler, request: Request, state: ServerState) -> R
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
-        logging.getLogger("mlxserver.srv").exception("%s %s failed", request.method, request.url.path)
-        return error_response(server_error(str(error) or error.__class__.__name__))
+        log_error("%s %s failed", request.method, request.url.path)
+        return error_response(unforeseen(error))
+
+
+def unforeseen(error: Exception) -> ApiError:
+    return server_error(str(error) or error.__class__.__name__)
 
 
 def error_response(error: ApiError) -> Response:

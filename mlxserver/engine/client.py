@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,6 +30,8 @@ from mlxserver.kv.block_ledger import BlockChange
 
 if TYPE_CHECKING:
     from mlxserver.engine.engine import Engine
+
+log = logging.getLogger("mlxserver.srv")
 
 T = TypeVar("T")
 
@@ -219,7 +222,13 @@ class EngineClient:
             run = self._runs.get(event.task_id)
             if run is None:
                 continue
-            is_read = run.deliver(event)
+            try:
+                is_read = run.deliver(event)
+            except Exception:
+                log.exception("an event cannot be delivered")
+                event, is_read = Failed(event.task_id, "server_error", "Internal engine error."), False
+                run.deliver(event)
+                self.post(Cancel(event.task_id))
             if isinstance(event, (Finished, Failed)):
                 del self._runs[event.task_id]
             elif not is_read:

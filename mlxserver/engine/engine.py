@@ -7,7 +7,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import mlx.core as mx
@@ -75,6 +76,7 @@ class Engine:
         self._scheduler: Scheduler | None = None
         self._actions: list[SlotAction] = []
         self._adapter_wishes: list[LoadAdapter | UnloadAdapter] = []
+        self._unsent: list[Event] = []
         self._reasoning_ends: list[int] = []
         self._pending: Step | None = None
         self._t_collected = 0.0
@@ -248,8 +250,8 @@ class Engine:
 
     def _tend(self, scheduler: Scheduler, adapters: AdapterActions) -> None:
         """Load the adapters that were asked for, drop those that nobody uses any more."""
-        wishes, self._adapter_wishes = self._adapter_wishes, []
-        for wish in wishes:
+        while self._adapter_wishes:
+            wish = self._adapter_wishes.pop(0)
             if isinstance(wish, LoadAdapter):
                 wish.reply(_outcome(adapters, wish.path))
             else:
@@ -267,14 +269,15 @@ class Engine:
                     self._emit_failures([task.id, *(task_id for task_id, _ in task.children)])
                     raise
             case Cancel(task_id):
-                scheduler.cancel(task_id)
+                with self._kept_if_it_fails(message):
+                    scheduler.cancel(task_id)
             case StopAt(task_id, n_generated):
                 scheduler.stop(task_id, n_generated)
             case EndReasoning(task_id):
                 self._reasoning_ends.append(task_id)
             case SlotAction():
-                scheduler.reserve(message.slot)
                 self._actions.append(message)
+                scheduler.reserve(message.slot)
             case LoadAdapter() | UnloadAdapter():
                 self._adapter_wishes.append(message)
             case Wake():
@@ -284,9 +287,20 @@ class Engine:
             case Close():
                 self._closing = True
 
+    @contextmanager
+    def _kept_if_it_fails(self, message: Message) -> Iterator[None]:
+        """A task that waits goes on after an error, and nobody would ask again to end it."""
+        try:
+            yield
+        except BaseException:
+            self._mailbox.put(message)
+            raise
+
     def _flush(self, scheduler: Scheduler) -> None:
-        if events := scheduler.take_events():
-            self._emit(events)
+        self._unsent += scheduler.take_events()
+        if self._unsent:
+            self._emit(self._unsent)  # where that fails they are sent with the failures of those that run
+            self._unsent = []
         if self._blocks:
             self._blocks.look(scheduler.slots)
             if changes := self._blocks.take():

@@ -295,11 +295,13 @@ class PrefixTrie:
         node = keep.nodes[-1] if keep and keep.nodes else None
         if node:
             self.pin(node)
-        fits = self._pinned + self.reserved + nbytes <= self.limit
-        while fits and self.nbytes + self.reserved + nbytes > self.limit and self._evict_one():
-            pass
-        if node:
-            self.unpin(node)
+        try:
+            fits = self._pinned + self.reserved + nbytes <= self.limit
+            while fits and self.nbytes + self.reserved + nbytes > self.limit and self._evict_one():
+                pass
+        finally:
+            if node:
+                self.unpin(node)
         return fits and self.nbytes + self.reserved + nbytes <= self.limit
 
     def _bound_snapshots(self, keep: Node) -> None:
@@ -335,8 +337,6 @@ class PrefixTrie:
         parent = node.parent
         assert parent is not None
         del parent.children[node.tokens[0]]
-        if self._observer:
-            self._observer.removed(node)
         self.nbytes -= node.nbytes
         self.n_nodes -= 1
         self.n_snapshots -= node.snapshot is not None
@@ -344,6 +344,8 @@ class PrefixTrie:
         if parent.parent is None and not parent.children:
             self._roots = {identity: root for identity, root in self._roots.items() if root is not parent}
         self._offer(parent)
+        if self._observer:
+            self._observer.removed(node)
 
     def _offer(self, node: Node) -> None:
         """Note that a node may be a leaf that can go."""
