@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxserver.telemetry.log import srv
@@ -60,9 +61,12 @@ async def start_engine(options: Any) -> StartedEngine:
 def load(options: Any) -> tuple[Model, EngineConfig]:
     """Runs in the engine thread."""
     from mlxserver.engine.config import EngineConfig
+    from mlxserver.kv.slot_file import remove_leftovers
     from mlxserver.models.load import ModelSource, load_model
     from mlxserver.models.rope_options import RopeOptions
 
+    if options.slot_save_path:
+        remove_leftovers(Path(options.slot_save_path))
     source = ModelSource(
         path=options.model or "",
         hf_repo=options.hf_repo or "",

@@ -6,7 +6,9 @@ or is damaged, is refused before anything is changed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import stat
 import tempfile
@@ -26,6 +28,8 @@ from mlxserver.kv.state_names import snapshot_states, span_of, span_tensors, sta
 FORMAT = "mlxserver-slot-3"
 READABLE = {"mlxserver-slot-2", FORMAT}
 """Version 2 has another checksum."""
+TEMPORARY = ".slot.."
+"""How the names of files that are being written begin; no request can name such a file."""
 
 
 class SlotFileError(Exception):
@@ -65,9 +69,10 @@ def write_slot_file(
         "states": states,
         "exact_until": exact_until,
     }
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".slot-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             file.writelines(packed(header, tensors))
             file.flush()
             os.fsync(file.fileno())
@@ -76,6 +81,18 @@ def write_slot_file(
         Path(temporary).unlink(missing_ok=True)
         raise
     return path.stat().st_size
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a server that was killed was writing into a folder of slot files.
+
+    Another server may be writing there just now: its file is locked, and stays.
+    """
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f"{TEMPORARY}*"):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def read_slot_file(path: Path, model: str) -> SlotFile:

@@ -93,18 +93,40 @@ def killable(model: Path, log: Path, *arguments: str) -> Iterator[tuple[Server, 
         process.wait()
 
 
-def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(smollm2: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(300 + 60 * N_KILLS)
+def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(
+    smollm2: Path, tmp_path: Path, figure: list[str]
+) -> None:
+    """Slots are being saved to files meanwhile: a file that is there holds what it is to hold."""
     rng = random.Random(7)
-    folder = tmp_path / "disk"
+    folder, saved = tmp_path / "disk", tmp_path / "slots"
+    saved.mkdir()
     arguments = [*ARGUMENTS, "--cache-disk", str(folder), "--cache-disk-prefetch", "wait"]
+    arguments += ["--slot-save-path", str(saved)]
     prompts: list[list[int]] = []
     wanted: list[str] = []
-    n_restored = 0
+    n_restored = n_files = n_leftovers = 0
     for _ in range(N_KILLS):
         with killable(smollm2, tmp_path / "log", *arguments) as (server, process):
             if not prompts:
                 prompts = [of_length(server, 300, f"Day {i}. ") for i in range(6)]
-                wanted = [ask(server, each, n=4, cache_prompt=False)["content"] for each in prompts]
+                answers = [ask(server, each, n=4, cache_prompt=False) for each in prompts]
+                wanted = [answer["content"] for answer in answers]
+                longer = [
+                    [*each, *answer["tokens"], 28] for each, answer in zip(prompts, answers, strict=True)
+                ]
+                wanted_of_longer = [ask(server, each, n=4, cache_prompt=False)["content"] for each in longer]
+            assert not [path for path in saved.iterdir() if path.name.startswith(".")]
+            assert not [*folder.rglob("*.tmp")]
+            for path in saved.iterdir():
+                which = int(path.name)
+                restored = server.post("/slots/1?action=restore", filename=path.name)
+                assert restored["n_restored"] == len(longer[which]) - 2
+                answer = ask(server, longer[which], n=4, id_slot=1)
+                assert answer["content"] == wanted_of_longer[which]
+                assert answer["timings"]["cache_n"] == restored["n_restored"]
+                assert answer["timings"]["mlxserver"]["cache_disk_n"] == 0
+                n_files += 1
             for prompt, want in zip(prompts, wanted, strict=True):
                 answer = ask(server, prompt, n=4)
                 assert answer["content"] == want
@@ -115,12 +137,23 @@ def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(smollm2: Pa
                     for i in range(100):
                         ask(server, of_length(server, 200, f"Note {rng.random()} {i}. "), n=1)
 
-            writing = threading.Thread(target=write_more)
-            writing.start()
+            def save(server: Server = server, prompts: list[list[int]] = prompts) -> None:
+                with suppress(httpx.TransportError):
+                    for i in range(100):
+                        ask(server, prompts[i % 6], n=4, id_slot=0)
+                        for _ in range(3):
+                            server.post("/slots/0?action=save", filename=str(i % 6))
+
+            threads = [threading.Thread(target=work) for work in (write_more, save)]
+            for thread in threads:
+                thread.start()
             time.sleep(rng.uniform(0.2, 1.0))
             os.kill(process.pid, signal.SIGKILL)
-            writing.join()
-    assert n_restored > 0
+            for thread in threads:
+                thread.join()
+            n_leftovers += sum(path.name.startswith(".") for path in saved.iterdir())
+    assert n_restored > 0 and n_files > 0
+    figure.append(f"{N_KILLS} kills: {n_files} slot files restored, {n_leftovers} half-written ones removed")
 
 
 def test_a_folder_in_use_and_memory_without_a_trie_are_refused(smollm2: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from mlxserver.engine.mailbox import SlotAction, SlotOutcome
 from mlxserver.engine.task import Started
 from mlxserver.kv.identity import CacheIdentity
+from mlxserver.kv.slot_file import TEMPORARY
 from mlxserver.kv.state_file import packed, read_state
 from tests.engine.bench import Bench, oracle
 from tests.models import tiny
@@ -172,7 +173,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_not_a_crash(tmp_path: Path)
     bench.submit(0, PROMPT, n_predict=1, id_slot=0)
     bench.finish(0)
     assert act(bench, "save", 0, tmp_path / "absent" / "file").error
-    assert not [name for name in os.listdir(tmp_path) if name.startswith(".slot-")]
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(TEMPORARY)]
     bench.close()
 
 

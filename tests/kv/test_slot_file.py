@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
 from mlxserver.kv.identity import CacheIdentity
-from mlxserver.kv.slot_file import SlotFile, SlotFileError, read_slot_file, write_slot_file
+from mlxserver.kv.slot_file import (
+    TEMPORARY,
+    SlotFile,
+    SlotFileError,
+    read_slot_file,
+    remove_leftovers,
+    write_slot_file,
+)
 from mlxserver.kv.spans import KVSpan
 from mlxserver.kv.state_file import packed
 
@@ -61,3 +69,17 @@ def test_headers_that_are_none(tmp_path: Path, header: object) -> None:
     (tmp_path / "odd").write_bytes(b"".join(bytes(piece) for piece in packed(made, {})))  # type: ignore[arg-type]
     with pytest.raises(SlotFileError, match="belongs to another model"):
         read_slot_file(tmp_path / "odd", "a model")
+
+
+def test_what_a_killed_server_was_writing_is_removed(tmp_path: Path) -> None:
+    """Not what another one is writing now, and no file that a request named."""
+    left, locked, kept = (tmp_path / name for name in (f"{TEMPORARY}a", f"{TEMPORARY}b", ".slot-c"))
+    for path in (left, locked, kept):
+        path.write_bytes(b"half")
+    with locked.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        remove_leftovers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([locked, kept])
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+    remove_leftovers(tmp_path / "gone")
