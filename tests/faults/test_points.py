@@ -1,0 +1,80 @@
+"""A fault at every point, at its first call and at a later one: whom it hits, what others get."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.faults.points import POINTS, Point, Trap
+from tests.faults.rig import Outcome, running
+from tests.faults.scene import folders, generations, options_of, others, prepared, warm
+
+CASES = [
+    pytest.param(
+        point, kind, is_later, id=f"{point.name}-{kind}-{'later' if is_later else 'first'}".replace(" ", "-")
+    )
+    for point in POINTS
+    for kind in point.kinds
+    for is_later in ((False, True) if point.later or point.after else (False,))
+]
+
+REFUSED = {"restore", "load"}
+"""What llama-server answers with 400, whatever the reason."""
+
+
+@pytest.mark.parametrize(("point", "kind", "is_later"), CASES)
+def test_a_fault_hits_whom_it_belongs_to_and_nobody_else(
+    point: Point,
+    kind: str,
+    is_later: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Before the work of the first call, after that of the later one."""
+    cold = prepared(kind, tmp_path / "state")
+    trap = Trap(point, kind, (point.later or 1) if is_later else 1, is_later and point.after, monkeypatch)
+
+    async def play() -> None:
+        argv = [*options_of(kind), *point.argv, *folders(tmp_path / "state")]
+        async with running(monkeypatch, kind, *argv) as rig:
+            await warm(rig)
+            trap.arm(rig)
+            found = await rig.all([*generations(kind), *others(kind)])
+            assert await rig.settle() < 1
+            judge(point, trap, found, cold)
+            rig.check_books()
+            assert (await rig.http.get("/health")).json() == {"status": "ok"}
+            again = await rig.all(generations(kind))
+            assert wrong(again, cold) == {}
+            await rig.settle()
+            rig.check_books()
+            assert rig.errors == []
+
+    asyncio.run(play())
+    n_remade = sum("the engine failed" in record.message for record in caplog.records)
+    assert n_remade == point.remakes
+
+
+def judge(point: Point, trap: Trap, found: dict[str, Outcome], cold: dict[str, Outcome]) -> None:
+    assert trap.owners is not None, f"only {trap.n_calls} calls came"
+    failed = {name: each for name, each in found.items() if each.error is not None}
+    expected = trap.owners & failed.keys() if point.may_have_ended else trap.owners
+    assert failed.keys() == expected - {"left"}
+    for name, each in failed.items():
+        code, type = (400, "invalid_request_error") if name in REFUSED else (500, "server_error")
+        assert each.error is not None and set(each.error) == {"code", "message", "type"}, name
+        assert (each.error["code"], each.error["type"]) == (code, type), name
+        assert each.status in (code, 200)
+    assert wrong({name: each for name, each in found.items() if name not in failed}, cold) == {}
+
+
+def wrong(found: dict[str, Outcome], cold: dict[str, Outcome]) -> dict[str, tuple[Outcome, Outcome]]:
+    """Answers that are not those of a server that holds nothing."""
+    return {
+        name: (each, cold[name])
+        for name, each in found.items()
+        if name in cold and (each.error is not None or each.text != cold[name].text)
+    }
