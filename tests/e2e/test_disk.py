@@ -21,6 +21,7 @@ from tests.e2e.server import START_SECONDS, Server, free_port, is_ready, running
 
 ARGUMENTS = "-c 4096 -np 2 -ctk f32 -ctv f32 --slots --metrics".split()
 TEXT = "The keeper of the lighthouse wrote down the weather every morning before breakfast. "
+N_SAVED = 4
 N_KILLS = int(os.environ.get("MLXSERVER_TEST_SERVER_KILLS", "4"))
 
 
@@ -104,17 +105,19 @@ def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(
     arguments = [*ARGUMENTS, "--cache-disk", str(folder), "--cache-disk-prefetch", "wait"]
     arguments += ["--slot-save-path", str(saved)]
     prompts: list[list[int]] = []
+    longer: list[list[int]] = []
+    """Prompts that slots are saved with, what they gave, and a token more."""
     wanted: list[str] = []
     n_restored = n_files = n_leftovers = 0
     for _ in range(N_KILLS):
         with killable(smollm2, tmp_path / "log", *arguments) as (server, process):
             if not prompts:
-                prompts = [of_length(server, 300, f"Day {i}. ") for i in range(6)]
-                answers = [ask(server, each, n=4, cache_prompt=False) for each in prompts]
-                wanted = [answer["content"] for answer in answers]
-                longer = [
-                    [*each, *answer["tokens"], 28] for each, answer in zip(prompts, answers, strict=True)
-                ]
+                prompts = [of_length(server, 160, f"Day {i}. ") for i in range(4)]
+                wanted = [ask(server, each, n=4, cache_prompt=False)["content"] for each in prompts]
+                for i in range(N_SAVED):
+                    begun = of_length(server, 160, f"Night {i}. ")
+                    answer = ask(server, begun, n=4, cache_prompt=False)
+                    longer.append([*begun, *answer["tokens"], 28])
                 wanted_of_longer = [ask(server, each, n=4, cache_prompt=False)["content"] for each in longer]
             assert not [path for path in saved.iterdir() if path.name.startswith(".")]
             assert not [*folder.rglob("*.tmp")]
@@ -135,14 +138,14 @@ def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(
             def write_more(server: Server = server) -> None:
                 with suppress(httpx.TransportError):
                     for i in range(100):
-                        ask(server, of_length(server, 200, f"Note {rng.random()} {i}. "), n=1)
+                        ask(server, of_length(server, 200, f"Note {rng.random()} {i}. "), n=1, id_slot=1)
 
-            def save(server: Server = server, prompts: list[list[int]] = prompts) -> None:
+            def save(server: Server = server) -> None:
                 with suppress(httpx.TransportError):
                     for i in range(100):
-                        ask(server, prompts[i % 6], n=4, id_slot=0)
+                        ask(server, longer[i % N_SAVED][:-5], n=4, id_slot=0)
                         for _ in range(3):
-                            server.post("/slots/0?action=save", filename=str(i % 6))
+                            server.post("/slots/0?action=save", filename=str(i % N_SAVED))
 
             threads = [threading.Thread(target=work) for work in (write_more, save)]
             for thread in threads:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.points import POINTS, Point, Trap
+from mlxserver.engine.plan import Plan
+from mlxserver.engine.scheduler import Scheduler
+from tests.faults.points import KINDS, POINTS, Point, Trap
 from tests.faults.rig import Outcome, running
 from tests.faults.scene import folders, generations, options_of, others, prepared, warm
 
@@ -78,3 +80,29 @@ def wrong(found: dict[str, Outcome], cold: dict[str, Outcome]) -> dict[str, tupl
         for name, each in found.items()
         if name in cold and (each.error is not None or each.text != cold[name].text)
     }
+
+
+def test_an_engine_that_cannot_go_on_answers_everybody_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process then ends with code 1 (tests/test_serving.py)."""
+
+    async def play() -> None:
+        async with running(monkeypatch, KINDS[0], *folders(tmp_path)) as rig:
+            await warm(rig)
+
+            def plan(self: Scheduler) -> Plan:
+                raise RuntimeError("always")
+
+            monkeypatch.setattr(Scheduler, "plan", plan)
+            found = await rig.all(generations(KINDS[0]))
+            assert {each.error["type"] for each in found.values() if each.error} == {"server_error"}
+            assert all(each.error for each in found.values())
+            while not rig.state.failed:
+                await asyncio.sleep(0.01)
+            health = await rig.http.get("/health")
+            assert (health.status_code, health.json()["error"]["type"]) == (503, "unavailable_error")
+            await asyncio.to_thread(rig.engine.close, 30)
+            assert [str(error) for error in rig.errors] == ["always"] and not rig.engine.is_alive
+
+    asyncio.run(play())
