@@ -75,3 +75,4 @@ async def nothing_left(rig: Rig, server: Listening) -> None:
         (await server.ask(b"GET /slots HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).body
     )
     assert not any(slot["is_processing"] for slot in slots)
+    await server.hang_up()
