@@ -75,6 +75,10 @@ def request(hit: Hit) -> set[str]:
     return {current.get()}
 
 
+def asking_or_nobody(hit: Hit) -> set[str]:
+    return request(hit) if in_function("snapshot") else set()
+
+
 def all_that_run(hit: Hit) -> set[str]:
     return hit.tasks(hit.rig.scheduler.running())
 
@@ -290,7 +294,7 @@ POINTS = [
     ),
     Point("handing state to the disk tier", E + "write_behind:WriteBehind._write", nobody, KINDS),
     Point("disk write", K + "disk.writer:Writer._write_one", nobody, KINDS),
-    Point("disk tier's figures", K + "disk.store:DiskStore.stats", nobody, later=0),
+    Point("disk tier's figures", K + "disk.store:DiskStore.stats", asking_or_nobody, later=0),
     Point("adapter load", E + "adapters:AdapterActions.load", named("load"), later=0),
     Point("forgetting adapters", E + "adapters:AdapterActions.tidy", all_that_run, remakes=True, later=0),
     # HTTP and text
