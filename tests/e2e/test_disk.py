@@ -112,10 +112,10 @@ def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(
     for _ in range(N_KILLS):
         with killable(smollm2, tmp_path / "log", *arguments) as (server, process):
             if not prompts:
-                prompts = [of_length(server, 160, f"Day {i}. ") for i in range(4)]
+                prompts = [of_length(server, 80, f"Day {i}. ") for i in range(4)]
                 wanted = [ask(server, each, n=4, cache_prompt=False)["content"] for each in prompts]
                 for i in range(N_SAVED):
-                    begun = of_length(server, 160, f"Night {i}. ")
+                    begun = of_length(server, 80, f"Night {i}. ")
                     answer = ask(server, begun, n=4, cache_prompt=False)
                     longer.append([*begun, *answer["tokens"], 28])
                 wanted_of_longer = [ask(server, each, n=4, cache_prompt=False)["content"] for each in longer]
@@ -138,19 +138,24 @@ def test_a_server_that_is_killed_while_it_writes_costs_reuse_at_most(
             def write_more(server: Server = server) -> None:
                 with suppress(httpx.TransportError):
                     for i in range(100):
-                        ask(server, of_length(server, 200, f"Note {rng.random()} {i}. "), n=1, id_slot=1)
+                        ask(server, of_length(server, 80, f"Note {rng.random()} {i}. "), n=1, id_slot=1)
 
-            def save(server: Server = server) -> None:
+            has_begun = threading.Event()
+            first = rng.randrange(N_SAVED)
+
+            def save(server: Server = server, begun: threading.Event = has_begun, first: int = first) -> None:
                 with suppress(httpx.TransportError):
-                    for i in range(100):
+                    for i in range(first, first + 100):
                         ask(server, longer[i % N_SAVED][:-5], n=4, id_slot=0)
-                        for _ in range(3):
+                        for _ in range(10):
                             server.post("/slots/0?action=save", filename=str(i % N_SAVED))
+                            begun.set()
 
             threads = [threading.Thread(target=work) for work in (write_more, save)]
             for thread in threads:
                 thread.start()
-            time.sleep(rng.uniform(0.2, 1.0))
+            assert has_begun.wait(120)
+            time.sleep(rng.uniform(0.0, 0.6))
             os.kill(process.pid, signal.SIGKILL)
             for thread in threads:
                 thread.join()
