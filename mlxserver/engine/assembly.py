@@ -10,7 +10,7 @@ from functools import cached_property
 import mlx.core as mx
 
 from mlxserver.engine.adapters import AdapterActions
-from mlxserver.engine.batch_check import graphs_agree, rows_agree
+from mlxserver.engine.batch_check import graphs_agree, prompts_agree, rows_agree
 from mlxserver.engine.block_watch import BlockWatch
 from mlxserver.engine.cache_types import cache_types
 from mlxserver.engine.compiled_steps import CompiledSteps
@@ -90,7 +90,15 @@ class Assembly:
         mover = Mover(states, trie, writes)
         compiled = CompiledSteps(model.module, states) if self._has_graphs else None
         runner = Runner(
-            model.module, states, mover, sampler, self.adapters.loaded, self._alone, embedder, compiled
+            model.module,
+            states,
+            mover,
+            sampler,
+            self.adapters.loaded,
+            self._alone,
+            embedder,
+            compiled,
+            config.n_ubatch if self._has_passes else 0,
         )
         actions = SlotActions(model, config, self._space, states, mover, scheduler.reuse)
         return Parts(scheduler, runner, actions, writes)
@@ -151,6 +159,13 @@ class Assembly:
             log.warning("slots decode one by one: %s gives other results in a batch", model.info.architecture)
             return True
         return False
+
+    @cached_property
+    def _has_passes(self) -> bool:
+        """Whether chunks of several prompts may share a pass."""
+        if self._model.is_encoder or self._alone or self._config.n_slots == 1 or not self._config.warmup:
+            return False
+        return prompts_agree(self._model.module, self._make_cache)
 
     @cached_property
     def _has_graphs(self) -> bool:

@@ -1,5 +1,5 @@
-"""Tests at load: does this model give a row of a batch what it gives the row alone, and a compiled step what
-an ordinary one gives?
+"""Tests at load: does this model give a row of a batch what it gives the row alone, prompts in one pass what
+each gives by itself, and a compiled step what an ordinary one gives?
 
 Models that take positions from a plain integer (learned positions, dynamic rotary bases) do not; their
 slots then decode one by one, and no step is compiled. The forward passes warm the model up as well.
@@ -34,6 +34,25 @@ def rows_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
     return _near(together, mx.concatenate(alone))
 
 
+def prompts_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
+    """Read the ends of two prompts alone, and in one pass that starts at unequal positions."""
+    states = SlotStates(make_cache, len(PROMPTS), KV_TYPES["f32"], KV_TYPES["f32"])
+    if not states.is_plain:
+        return False
+    expected = []
+    for slot, prompt in enumerate(PROMPTS):
+        module(mx.array([prompt[:-2]]), cache=states.prompt_chunk(slot, len(prompt) - 2))
+        expected.append(module(mx.array([prompt[-2:]]), cache=states.prompt_chunk(slot, 2))[0])
+        states.truncate(slot, len(prompt) - 2)
+    try:
+        caches = states.prompt_chunks(range(len(PROMPTS)), (2, 2), 0)
+        found = module(mx.array([prompt[-2:] for prompt in PROMPTS]), cache=caches)
+        return all(map(_near, found, expected))
+    except Exception as error:
+        log.debug("prompts are read one by one: %s: %s", type(error).__name__, error)
+        return False
+
+
 def graphs_agree(module: Any, states: SlotStates, most_rows: int) -> bool:
     """Decode one row, and ``most_rows``, by a compiled step and by ordinary ones; ``states`` are empty."""
     try:
@@ -55,7 +74,7 @@ def _graph_agrees(module: Any, states: SlotStates, order: list[int]) -> bool:
 
     expected = [ordinary(2), ordinary(3)]
     states.undo(lengths)
-    compiled = steps.logits(_each(2, order), order)
+    compiled = steps.attempt(_each(2, order), order)
     if compiled is None:
         return False
     # ordinary again: neither the buffers nor what the model keeps for itself may be spoilt

@@ -42,18 +42,22 @@ class CompiledSteps:
 
         None, and nothing is done, where the step is not worth a graph or cannot have one.
         """
-        shape = None if self._is_off else self._states.block_shape(slots)
-        run = None if shape is None else self._graph(shape)
-        if run is None:
+        if self._is_off:
             return None
         lengths = {slot: self._states.length(slot) for slot in slots}
         try:
-            return self._states.decode_fixed(slots, run, tokens)
+            return self.attempt(tokens, slots)
         except Exception:
             log.exception("no decode step is compiled from here on")
             self._states.undo(lengths)
             self._is_off = True
             return None
+
+    def attempt(self, tokens: mx.array, slots: Sequence[int]) -> mx.array | None:
+        """As ``logits``; raises what goes wrong while the graph is made, with lengths that do not hold."""
+        shape = self._states.block_shape(slots)
+        run = None if shape is None else self._graph(shape)
+        return None if run is None else self._states.decode_fixed(slots, run, tokens)
 
     def _graph(self, shape: BlockShape) -> FixedStep | None:
         if shape in self._graphs:

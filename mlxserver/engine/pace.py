@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 PROMPT_SHARE = 3.0
 """A prompt chunk may take this many times as long as the decode step that it delays."""
+MOST_SHARES = 4
+"""Of several prompts each has that share, but no more than so many together."""
 LONGEST_CHUNK_SECONDS = 1.0
 """With no stream running a step still ends about this soon, for cancellations and new requests."""
 SMALLEST_CHUNK = 4
@@ -58,9 +60,12 @@ class Pace:
         self._line.add(position, cost)
         self.seconds_per_token = _smooth(self.seconds_per_token, cost)
 
-    def seconds(self, streams_run: bool) -> float:
-        """What the prompt tokens of a step may take."""
-        return PROMPT_SHARE * self._decode_seconds if streams_run else LONGEST_CHUNK_SECONDS
+    def seconds(self, streams_run: bool, n_waiting: int = 1) -> float:
+        """What the tokens of ``n_waiting`` prompts may take in a step."""
+        if not streams_run:
+            return LONGEST_CHUNK_SECONDS
+        alone = PROMPT_SHARE * self._decode_seconds
+        return max(alone, min(LONGEST_CHUNK_SECONDS, alone * min(n_waiting, MOST_SHARES)))
 
     def cost(self, start: int, end: int) -> float:
         """Seconds that a prompt's tokens ``[start, end)`` will take."""

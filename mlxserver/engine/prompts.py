@@ -32,8 +32,8 @@ class Prompts:
         running = any(slot.state is SlotState.GENERATING for slot in self._slots)
         if running and not self._config.cont_batching:
             return ()
-        seconds, most = self._pace.seconds(running), self._config.n_batch
         waiting = [slot for slot in self._slots if slot.state is SlotState.PROMPT]
+        seconds, most = self._pace.seconds(running, len(waiting)), self._config.n_batch
         chunks: list[Chunk] = []
         for slot in sorted(waiting, key=lambda slot: slot.t_start):
             n, least = self._pace.budget(seconds, slot.n_prompt_done), smallest_chunk(slot.n_prompt_done)

@@ -14,6 +14,7 @@ from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
+from mlxserver.engine.prompt_passes import prompt_passes
 from mlxserver.engine.row_groups import row_groups
 from mlxserver.engine.task import Failed
 from mlxserver.kv.identity import Adapters
@@ -61,7 +62,9 @@ class Runner:
         alone: bool = False,
         embedder: Embedder | None = None,
         compiled: CompiledSteps | None = None,
+        widest_pass: int = 0,
     ) -> None:
+        """``widest_pass``: tokens that several prompts may have in one pass together, padding included."""
         self._module = module
         self._weight_bytes = n_bytes(module)
         self._states = states
@@ -71,6 +74,7 @@ class Runner:
         self._alone = alone
         self._embedder = embedder
         self._compiled = compiled
+        self._widest_pass = widest_pass
         self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
         """Slot -> the task whose sampler it has; a task that failed has none."""
@@ -95,9 +99,8 @@ class Runner:
         step = Step(plan, broken={failure.task_id for failure in self._ahead.failures})
         self._ahead = step
         self._move(step, plan.moves)
-        for chunk in plan.chunks:
-            if chunk.task_id not in step.broken:
-                self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
+        for chunks in prompt_passes(plan.chunks, self._widest_pass):
+            self._prompts(step, chunks)
         self._move(step, plan.shares)
         for join in plan.joins:
             if join.task_id not in step.broken:
@@ -136,12 +139,43 @@ class Runner:
             if not done:
                 self._mover.give_up(move)
 
+    def _prompts(self, step: Step, chunks: list[Chunk]) -> None:
+        """What fails together is tried chunk by chunk: only the bad ones' tasks fail."""
+        whole = [chunk for chunk in chunks if chunk.task_id not in step.broken]
+        if len(whole) > 1 and self._prompts_together(step, whole):
+            return
+        for chunk in whole:
+            self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
+
+    def _prompts_together(self, step: Step, chunks: list[Chunk]) -> bool:
+        """One pass for chunks of several slots of a plain model. False where it failed."""
+        slots, sizes = [chunk.slot for chunk in chunks], [len(chunk.tokens) for chunk in chunks]
+        lengths = {slot: self._states.length(slot) for slot in slots}
+        finite = any(chunk.adapters for chunk in chunks)
+        try:
+            n_expected = max(chunk.n_expected for chunk in chunks)
+            caches = self._states.prompt_chunks(slots, sizes, n_expected, finite)
+            self._adapters.use([chunk.adapters for chunk in chunks])
+            longest = max(sizes)
+            padded = [chunk.tokens + (0,) * (longest - n) for chunk, n in zip(chunks, sizes, strict=True)]
+            self._module(mx.array(padded, dtype=mx.int32), cache=caches)
+            self._send_off(step)
+            return True
+        except Exception:
+            log.exception("a pass of %d prompts failed: each is tried by itself", len(chunks))
+            self._states.undo(lengths)
+            return False
+
     def _prompt(self, step: Step, chunk: Chunk) -> None:
         # scales are the clients', and whatever large ones make overflow stays with their own rows
         finite = bool(chunk.adapters)
         caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens), finite, chunk.n_expected)
         self._adapters.use([chunk.adapters])
         self._module(mx.array([chunk.tokens], dtype=mx.int32), cache=caches)
+        self._send_off(step)
+
+    def _send_off(self, step: Step) -> None:
+        """Have the device evaluate the state of all slots."""
         arrays = self._states.arrays()
         # a sum is a new buffer: waiting for it holds no view of the state's own buffers
         step.marker = arrays[-1][(0,) * arrays[-1].ndim].sum()

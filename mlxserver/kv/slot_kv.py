@@ -157,10 +157,14 @@ class SlotKV:
     ) -> tuple[mx.array, mx.array]:
         """The keys and values of the rows' first ``end`` tokens, (rows, heads, end, head_dim)."""
         place = (rows, slice(None), slice(end))
-        return (
-            self.key_type.decode([buffer[place] for buffer in self.keys], key_dtype),
-            self.value_type.decode([buffer[place] for buffer in self.values], value_dtype),
-        )
+        keys, values = (tuple(buffer[place] for buffer in held) for held in (self.keys, self.values))
+        return self.numbers(keys, values, key_dtype, value_dtype)
+
+    def numbers(
+        self, keys: Parts, values: Parts, key_dtype: mx.Dtype, value_dtype: mx.Dtype
+    ) -> tuple[mx.array, mx.array]:
+        """What parts of the buffers hold."""
+        return self.key_type.decode(keys, key_dtype), self.value_type.decode(values, value_dtype)
 
     def fits(self, keys: Parts, values: Parts, n: int) -> bool:
         """Whether these parts are ``n`` tokens that could be written to a row."""

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
 from mlxserver.kv.kv_type import KVType, Parts
+from mlxserver.kv.prompt_block import PromptBlock, PromptView
 from mlxserver.kv.shifter import Shifter
 from mlxserver.kv.slot_kv import GROWTH, BlockShape, BlockView, RowBlock, RowSpan, RowView, SlotKV
 from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
@@ -209,6 +210,20 @@ class SlotStates:
             for layer in self._layers
         ]
 
+    def prompt_chunks(
+        self, slots: Sequence[int], n_new: Sequence[int], n_expected: int, finite: bool = False
+    ) -> list[Any]:
+        """As ``prompt_chunk`` for several slots of a plain model, each with a number of tokens of its own."""
+        spans = tuple(
+            RowSpan(self._row[slot], self._length[slot], n, finite)
+            for slot, n in zip(slots, n_new, strict=True)
+        )
+        block = PromptBlock(spans)
+        self._make_room(block.n_rows, max(block.end, n_expected))
+        for slot, span in zip(slots, spans, strict=True):
+            self._length[slot] = span.end
+        return [PromptView(layer, block) for layer in self._plain]
+
     def decode(self, slots: Sequence[int], finite: bool = False) -> list[Any]:
         """One cache a layer for one token of each of ``slots``, in the order of ``arrange``."""
         if len(slots) == 1:
@@ -273,9 +288,9 @@ class SlotStates:
         return all(layer.can_undo for layer in self._uncut)
 
     def undo(self, lengths: dict[int, int]) -> None:
-        """Take back the last ``decode``, whose forward pass failed on the way: slot -> tokens before it.
+        """Take back a ``decode`` or ``prompt_chunks`` whose forward pass failed: slot -> tokens before it.
 
-        Nothing where it failed before ``decode`` had given what it gives.
+        Nothing where it failed before it had given what it gives.
         """
         if all(self._length[slot] == n for slot, n in lengths.items()):
             return

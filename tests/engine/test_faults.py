@@ -226,11 +226,11 @@ def poisoned(module: Any, poison: int) -> Any:
 def test_a_row_that_fails_leaves_the_other_rows_right(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """Their state is put back before each row is tried by itself, and their later tokens are right too."""
     make = getattr(tiny, kind)
-    wanted = [oracle(make(), prompt, 40) for prompt in PROMPTS[:3]]
+    wanted = [oracle(make(), prompt, 150) for prompt in PROMPTS[:3]]
     poison = next(token for token in range(250, 0, -1) if all(token not in each for each in wanted))
     bench = Bench(lambda: poisoned(make(), poison))
     for task_id in range(3):
-        bench.submit(task_id, PROMPTS[task_id], n_predict=40)
+        bench.submit(task_id, PROMPTS[task_id], n_predict=150)
     bench.wait(lambda: all(runs(bench, task_id)() for task_id in range(3)))
     bench.submit(3, (9, 8, 7, poison), n_predict=40)
     tokens = bench.finish(0, 1, 2, 3)
