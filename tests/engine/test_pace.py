@@ -27,6 +27,16 @@ def test_a_chunk_takes_its_share_of_decode_steps() -> None:
     assert budget(pace, True) == pytest.approx(PROMPT_SHARE * 0.1 / 0.002, abs=2)
 
 
+@pytest.mark.parametrize(
+    ("decode", "n_waiting", "seconds"),
+    [(0.01, 1, 0.03), (0.01, 3, 0.09), (0.01, 9, 0.12), (0.1, 4, LONGEST_CHUNK_SECONDS), (0.5, 4, 1.5)],
+)
+def test_several_prompts_have_a_share_each(decode: float, n_waiting: int, seconds: float) -> None:
+    pace = learned(decode, per_token=0.001)
+    assert pace.seconds(True, n_waiting) == pytest.approx(seconds)
+    assert pace.seconds(False, n_waiting) == LONGEST_CHUNK_SECONDS
+
+
 def test_before_anything_ran_chunks_are_small() -> None:
     assert budget(Pace(), True) == budget(Pace(), False) == FIRST_CHUNK
 
