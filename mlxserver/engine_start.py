@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlxserver.telemetry.log import srv
+from mlxserver.watchdog import EngineStuck
 
 if TYPE_CHECKING:
     from mlxserver.engine.client import EngineClient
@@ -31,6 +32,14 @@ class StartedEngine:
     """Those of the options, in their order."""
     failed: asyncio.Future[BaseException]
     """Done when the engine cannot go on."""
+
+    def fail(self, error: BaseException) -> None:
+        _settle(self.failed, error)
+
+    @property
+    def is_stuck(self) -> bool:
+        """The engine's thread will not end."""
+        return self.failed.done() and isinstance(self.failed.result(), EngineStuck)
 
 
 async def start_engine(options: Any) -> StartedEngine:

@@ -26,6 +26,7 @@ from mlxserver.engine_start import StartedEngine, start_engine
 from mlxserver.models.errors import ModelError
 from mlxserver.options.vertex import read_vertex_ai
 from mlxserver.telemetry.log import srv
+from mlxserver.watchdog import EngineStuck, Watch, Watchdog
 
 if TYPE_CHECKING:
     from mlxserver.models.model import Model
@@ -36,6 +37,8 @@ DRAIN_SECONDS = 5
 """How long answers under way may take once the server stops."""
 LAST_WORDS_SECONDS = 0.5
 """How long those that then have to end may take to say so."""
+NEWS_SECONDS = 1.0
+"""How long health checks are still answered once the engine cannot go on."""
 FILES, MOST_FILES = 8192, 65536
 """Open files that are asked for, and counted on at most."""
 OTHER_FILES = 128
@@ -202,6 +205,7 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     starting = asyncio.create_task(start_engine(state.options))
     started: StartedEngine | None = None
+    watchdog: Watchdog | None = None
     try:
         await asyncio.wait((serving, starting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -212,11 +216,12 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
                 template_of(started.model, state.options),
                 adapters_of(started, state.options),
             )
+            watchdog = _watchdog(started, state.options)
             log.info("model loaded")
             log.info("listening on %s", address_of(listener, state.options))
             await asyncio.wait((serving, started.failed), return_when=asyncio.FIRST_COMPLETED)
             if started.failed.done():
-                return _give_up(state, started)
+                return await _give_up(state, started)
         await serving
         return 0
     except (ModelError, TemplateError) as error:
@@ -225,6 +230,8 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
         log.error("%s", error, exc_info=error)
     finally:
         starting.cancel()
+        if watchdog is not None:
+            watchdog.stop()
         await _clean_up(server, serving, started)
         if listener.family == socket.AF_UNIX:
             Path(state.options.host).unlink(missing_ok=True)
@@ -232,11 +239,27 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
     return 1
 
 
-def _give_up(state: ServerState, started: StartedEngine) -> int:
+def _watchdog(started: StartedEngine, options: Any) -> Watchdog | None:
+    """Looking already; None where it is not wanted."""
+    if options.watchdog <= 0:
+        return None
+    loop = asyncio.get_running_loop()
+
+    def on_stuck(stuck: EngineStuck) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended before
+            loop.call_soon_threadsafe(started.fail, stuck)
+
+    watchdog = Watchdog(Watch(started.engine.pulse, options.watchdog), on_stuck)
+    watchdog.start()
+    return watchdog
+
+
+async def _give_up(state: ServerState, started: StartedEngine) -> int:
     """Nothing can be answered any more; whoever started the process is to start it again."""
+    log.error("the engine cannot go on: %s", started.failed.result())
     state.failed = True
     started.client.end("server_error", "The engine has failed")
-    log.error("the engine cannot go on: %s", started.failed.result())
+    await asyncio.sleep(NEWS_SECONDS)
     return 1
 
 
@@ -244,7 +267,7 @@ async def _clean_up(server: Server, serving: asyncio.Task[None], started: Starte
     log.info("cleaning up before exit...")
     server.should_exit = True
     await serving
-    if started is not None:
+    if started is not None and not started.is_stuck:
         started.engine.close(timeout=DRAIN_SECONDS)
 
 

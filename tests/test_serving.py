@@ -7,6 +7,7 @@ import contextlib
 import json
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,13 @@ from typing import Any
 import httpx
 import pytest
 
-from mlxserver import serving
+from mlxserver import serving, watchdog
+from mlxserver.api.errors import FAILED
 from mlxserver.engine import task as engine_task
 from mlxserver.engine.client import EngineClient
 from mlxserver.engine.mailbox import Submit
+from mlxserver.engine.pulse import Pulse
+from mlxserver.engine_start import StartedEngine
 from mlxserver.models.errors import ModelError
 from mlxserver.options import parse_command_line
 from tests.api.served import served_state
@@ -41,16 +45,10 @@ def started(closed: list[bool] | None = None) -> Any:
             client.receive([engine_task.Token(task.id, ord("a"), 1.0)])
 
     engine: Any = SimpleNamespace(
-        close=lambda timeout: None if closed is None else closed.append(True), post=post
+        close=lambda timeout: None if closed is None else closed.append(True), post=post, pulse=Pulse()
     )
     client.attach(engine, CONFIG)
-    return SimpleNamespace(
-        model=served_state().model,
-        client=client,
-        engine=engine,
-        adapters=[],
-        failed=loop.create_future(),
-    )
+    return StartedEngine(served_state().model, client, engine, [], loop.create_future())
 
 
 class Serving:
@@ -158,6 +156,60 @@ def test_an_engine_that_cannot_go_on_ends_the_process(
 
     asyncio.run(run())
     assert "no device" in caplog.text
+
+
+def test_a_step_that_never_returns_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=exits.append))
+
+    async def run() -> None:
+        server = Serving("--watchdog", "1")
+
+        async def use() -> None:
+            async with httpx.AsyncClient(base_url=server.address, timeout=20) as client:
+                loaded = await server.load(client)
+                asks = [{"prompt": "x"}, {"prompt": "x", "stream": True}]
+                answers = [asyncio.create_task(client.post("/completion", json=each)) for each in asks]
+                await asyncio.sleep(0.2)
+                assert (await client.get("/health")).status_code == 200
+                loaded.engine.pulse.enter("launch")
+                plain, stream = [await each for each in answers]
+                assert (plain.status_code, plain.json()["error"]["type"]) == (500, "server_error")
+                last = json.loads(stream.text.strip().split("\n\n")[-1].removeprefix("data: "))
+                assert last["error"] == {
+                    "code": 500,
+                    "message": "The engine has failed",
+                    "type": "server_error",
+                }
+                health = await client.get("/health")
+                assert (health.status_code, health.json()) == (503, FAILED)
+                late = await client.post("/completion", json={"prompt": "y"})
+                assert late.status_code == 503
+
+        assert await server.run(monkeypatch, use) == 1
+        assert server.closed == [], "a thread that is stuck is not waited for"
+
+    asyncio.run(run())
+    assert "it has been at 'launch' for" in caplog.text
+    assert exits == []
+
+
+def test_without_a_watchdog_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        server = Serving("--watchdog", "0")
+
+        async def use() -> None:
+            async with httpx.AsyncClient(base_url=server.address) as client:
+                await server.load(client)
+            names = [thread.name for thread in threading.enumerate()]
+            assert watchdog.WATCHDOG_THREAD not in names
+            server.stop()
+
+        assert await server.run(monkeypatch, use) == 0
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("error", [ModelError("no such model"), RuntimeError("unforeseen")])

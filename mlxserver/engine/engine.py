@@ -31,6 +31,7 @@ from mlxserver.engine.mailbox import (
     UnloadAdapter,
     Wake,
 )
+from mlxserver.engine.pulse import Pulse
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Step
 from mlxserver.engine.scheduler import Scheduler
@@ -70,6 +71,7 @@ class Engine:
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._emit_blocks = emit_blocks
+        self.pulse = Pulse()
         self._blocks: BlockWatch | None = None
         self._mailbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -131,6 +133,7 @@ class Engine:
         except BaseException as error:  # a panic of a native library is no Exception
             self._on_failed(error)
         finally:
+            self.pulse.rest()
             if assembly is not None:
                 assembly.close(LAST_WRITES_SECONDS)
             mx.clear_streams()  # a stream that outlives its thread aborts the process at its end
@@ -146,6 +149,7 @@ class Engine:
         while not self._closing:
             try:
                 if spoilt:
+                    self.pulse.enter("starting again")
                     parts = self._replace(parts.scheduler, assembly.rebuild())
                     spoilt = False
                 self._round(parts, assembly.adapters)
@@ -175,8 +179,10 @@ class Engine:
 
     def _round(self, parts: Parts, adapters: AdapterActions) -> None:
         """Read the mail, launch a step, take in what the one before gave."""
-        scheduler, runner = parts.scheduler, parts.runner
+        scheduler, runner, enter = parts.scheduler, parts.runner, self.pulse.enter
+        enter("loading or forgetting an adapter")
         self._tend(scheduler, adapters)
+        enter("writing state")
         if parts.writes is not None:
             parts.writes.work()
         idle = all(slot.is_idle for slot in scheduler.slots) and not self._actions
@@ -185,9 +191,11 @@ class Engine:
             scheduler.check()
             self._n_failures = 0
         self._read_mail(scheduler, _patience(parts) if rests else 0.0)
+        enter("slot action")
         self._act(parts)
         if self._pending and runner.needs_host(self._pending.plan.decodes):
             self._take_in(parts)
+        enter("plan")
         with self._lock:
             plan = scheduler.plan()
         # where a launch takes as long as its step, streams would get their tokens a chunk later for nothing
@@ -195,6 +203,7 @@ class Engine:
         if self._pending and apart:
             self._take_in(parts)
         t_launch = time.perf_counter()
+        enter("launch")
         step = runner.launch(plan) if plan.has_work else None
         if self._pending:
             self._commit(parts, self._pending, step)
@@ -213,6 +222,7 @@ class Engine:
 
     def _commit(self, parts: Parts, step: Step, ahead: Step | None) -> None:
         """Take in what a step gave. ``ahead`` is launched already."""
+        self.pulse.enter("collect")
         result = parts.runner.collect(step)
         now = time.perf_counter()
         seconds, self._t_collected = now - self._t_collected, now
@@ -228,7 +238,9 @@ class Engine:
         """Wait for a first message, for ever where ``seconds`` is None."""
         try:
             while True:
+                self.pulse.rest()
                 message = self._mailbox.get(block=seconds != 0, timeout=seconds)
+                self.pulse.enter("reading messages")
                 seconds = 0.0
                 with self._lock:
                     self._handle(scheduler, message)

@@ -14,6 +14,8 @@ import mlx.core as mx
 import pytest
 
 from mlxserver.engine.mailbox import Cancel, StopAt
+from mlxserver.engine.runner import Runner
+from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Failed, Finished, Started, Token
 from mlxserver.sampling.params import SamplingParams
 from tests.engine.bench import GREEDY, PROMPTS, Bench, oracle
@@ -230,3 +232,30 @@ def test_a_process_that_ran_an_engine_ends_well() -> None:
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_pulse_tells_what_the_engine_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str | None] = {}
+
+    def note(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def method(self: Any, *arguments: Any) -> Any:
+            mark = bench.engine.pulse.mark
+            seen[name] = mark.phase if mark else None
+            return original(self, *arguments)
+
+        monkeypatch.setattr(owner, name, method)
+
+    bench = Bench(tiny.llama)
+    for owner, name in ((Scheduler, "plan"), (Runner, "launch"), (Runner, "collect"), (Scheduler, "submit")):
+        note(owner, name)
+    bench.submit(0, PROMPTS[0], n_predict=4)
+    bench.finish(0)
+    assert seen == {"plan": "plan", "launch": "launch", "collect": "collect", "submit": "reading messages"}
+    deadline = time.monotonic() + 30
+    while bench.engine.pulse.mark is not None:  # it rests once there is nothing to do
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    bench.close()
+    assert bench.engine.pulse.mark is None

@@ -71,6 +71,7 @@ def test_own_options_are_few() -> None:
         "cache_disk_size",
         "cache_disk_prefetch",
         "cache_disk_timeout",
+        "watchdog",
         "max_queue",
         "max_connections",
         "allowed_hosts",
