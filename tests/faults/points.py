@@ -112,6 +112,8 @@ def of_step(hit: Hit) -> set[str]:
         found = frame.f_locals
         if frame.f_code.co_name == "_prompt":
             return hit.tasks([found["chunk"].task_id])
+        if frame.f_code.co_name == "_prompts_together":
+            return set()
         if frame.f_code.co_name == "_forward":
             tasks = [row.task_id for row in found["rows"]]
             return hit.tasks(tasks) if len(tasks) == 1 or hit.kind in CANNOT_UNDO else set()
@@ -193,6 +195,8 @@ POINTS = [
     Point("a slot's reservation", E + "scheduler:Scheduler.reserve", all_that_run, remakes=True, later=2),
     # steps
     Point("prompt chunk", E + "runner:Runner._prompt", of_item, KINDS, later=6),
+    Point("pass of several prompts", K + "slot_states:SlotStates.prompt_chunks", nobody, later=0),
+    Point("compiled step", K + "slot_states:SlotStates.decode_fixed", nobody, later=1),
     Point("joining", S + "sampler:Sampler.begin", of_slot, KINDS),
     Point(
         "changing places", K + "slot_states:SlotStates.arrange_passes", all_that_run, remakes=True, later=8
