@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 WORDS = (
@@ -47,7 +47,8 @@ class Case:
 def pool(rng: random.Random, n_cases: int, longest: int) -> list[Case]:
     """``longest``: of a prompt, in letters. Many share one of a few beginnings of all lengths."""
     prefixes = [words(rng, longest * (i + 1) // (N_PREFIXES + 2)) for i in range(N_PREFIXES)]
-    return [_case(rng, prefixes, longest) for _ in range(n_cases)]
+    made = [_case(rng, prefixes, longest) for _ in range(n_cases)]
+    return [replace(made[0], adapters="late"), *made[1:]]
 
 
 def words(rng: random.Random, n_letters: int) -> str:

@@ -15,17 +15,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.contestants import python
 from bench.running import running
-from tests.load.cases import pool
+from tests.load.cases import pool, words
 from tests.load.cold import Cold, Difference
 from tests.load.http import ask
 from tests.load.memory import MIB, Line, Watch, line, metrics, too_steep
 from tests.load.models import CONTEXT, N_ADAPTERS, Served, gguf_model, tiny_model
-from tests.load.traffic import SLOT_FILES, Client, Tally
+from tests.load.traffic import LONGEST_ANSWER, SLOT_FILES, Client, Tally
 
 N_CLIENTS, N_SLOTS = 8, 6
 N_SAMPLES = 300
@@ -60,6 +61,7 @@ def soak(served: Served, seconds: float, n_cases: int, seed: int, folder: Path) 
         with running(command(served, alone=False, folder=folder), folder / "soak.log") as server:
             for name in SLOT_FILES:  # else the first to restore finds nothing
                 ask(server.url, "/slots/0?action=save", {"filename": name})
+            _fill(server.url, served)
             tally, late_lock, started = Tally(), threading.Lock(), time.monotonic()
             clients = [
                 Client(server.url, random.Random(f"{seed} {i}"), cases, cold, tally, N_SLOTS, late, late_lock)
@@ -98,6 +100,14 @@ def command(served: Served, alone: bool, folder: Path) -> list[str]:
     folders = ["--slot-save-path", str(folder / "slots"), "--cache-disk", str(folder / "disk")]
     late = ["--lora-dir", str(served.adapters[0].parent), "--max-loras", str(N_ADAPTERS)]
     return [*common, *options.split(), *folders, *late]
+
+
+def _fill(url: str, served: Served) -> None:
+    """Every slot as long as it will ever be: buffers are as long as the longest row, and grow in steps."""
+    prompt = words(random.Random(0), served.longest * 5 // 4)
+    body = {"prompt": prompt, "n_predict": LONGEST_ANSWER, "ignore_eos": True}
+    with ThreadPoolExecutor(N_SLOTS) as threads:
+        list(threads.map(lambda slot: ask(url, "/completion", body | {"id_slot": slot}), range(N_SLOTS)))
 
 
 def _play(clients: Sequence[Client], until: float) -> None:

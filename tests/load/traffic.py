@@ -17,6 +17,8 @@ from tests.load.http import Refused, abandon, ask
 
 MAX_TOLD = 50
 """Errors and differences that are kept word for word; all are counted."""
+LONGEST_ANSWER = 200
+"""Tokens."""
 SLOT_FILES = ("first", "second", "third", "fourth")
 EMBEDDINGS_ERROR = "This server does not support embeddings. Start it with `--embeddings`"
 
@@ -143,7 +145,7 @@ class Client:
         case = self.cases[self._any_case()]
         dialect = self.rng.choice([each for each in DIALECTS.values() if each.can(case)])
         body = request(case, stream=self.rng.random() < 0.7, ignore_eos=True)
-        body["max_tokens" if case.is_chat else "n_predict"] = 200
+        body["max_tokens" if case.is_chat else "n_predict"] = LONGEST_ANSWER
         if abandon(self.url, dialect.path, dialect.body(body), self.rng.choice((0.001, 0.02, 0.1, 0.4, 1.0))):
             self.tally.count("abandoned before the end")
 
