@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,8 +71,10 @@ def load(options: Any) -> tuple[Model, EngineConfig]:
     """Runs in the engine thread."""
     from mlxserver.engine.config import EngineConfig
     from mlxserver.kv.slot_file import remove_leftovers
-    from mlxserver.models.load import ModelSource, load_model
+    from mlxserver.models.load import ModelSource, load_model, local_path
+    from mlxserver.models.memory_limit import memory_limit, most_memory
     from mlxserver.models.rope_options import RopeOptions
+    from mlxserver.models.weight_bytes import check_weights
 
     if options.slot_save_path:
         remove_leftovers(Path(options.slot_save_path))
@@ -86,13 +88,16 @@ def load(options: Any) -> tuple[Model, EngineConfig]:
     )
     log.info("loading model '%s'", source.name)
     rope = RopeOptions.from_options(options)
+    limit = memory_limit(options.memory_limit)
+    if warning := check_weights(local_path(source), options.dtype, options.weights, limit, most_memory()):
+        log.warning("%s", warning)
     model, notes = load_model(source, options.dtype, options.weights, options.override_kv, rope)
     for note in notes:
         log.info("%s", note)
     config = EngineConfig.from_options(
         options, model.info.n_ctx_train, model.info.pooling, has_logits=not model.is_encoder
     )
-    return model, config
+    return model, replace(config, memory_limit=limit.nbytes, memory_limit_is_given=limit.is_given)
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

@@ -17,6 +17,7 @@ from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mailbox import Wake
+from mlxserver.engine.memory_probe import memory_costs
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.prompt_speed import seconds_per_token
 from mlxserver.engine.reader import Arrived
@@ -27,6 +28,7 @@ from mlxserver.engine.state_space import state_space
 from mlxserver.engine.tier import DiskTier
 from mlxserver.engine.write_behind import WriteBehind
 from mlxserver.kv.disk.entry import DiskError
+from mlxserver.kv.memory import MIB, MemoryBudget
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.trie import PrefixTrie
 from mlxserver.models.caches import cache_maker
@@ -59,6 +61,8 @@ class Assembly:
         self._make_cache = cache_maker(model.module, config.swa_full)
         self._types = cache_types(model.module, self._make_cache, config)
         self._space = state_space(model, config)
+        self.budget = MemoryBudget(config.memory_limit)
+        self._measure()
         self.adapters = AdapterActions(model)
         self.blocks = BlockWatch(self._space, lambda: post(Wake())) if config.kv_events else None
         self._tier = self._disk_tier(post)
@@ -69,6 +73,7 @@ class Assembly:
         states = self._states()
         _check_shift(config, states)
         trie = _trie(config, self.blocks)
+        self.budget.attach(trie)
         tier, writes = self._tier, None
         if tier is not None:
             writes = WriteBehind(tier.store, states, tier.queue_limit)
@@ -128,7 +133,25 @@ class Assembly:
             raise ModelError(f"--cache-disk: {error}") from error
 
     def _states(self) -> SlotStates:
-        return SlotStates(self._make_cache, self._config.n_slots, *self._types, self._find_rotations)
+        n_slots, types = self._config.n_slots, self._types
+        return SlotStates(self._make_cache, n_slots, *types, self._find_rotations, self.budget)
+
+    def _measure(self) -> None:
+        """What the model takes. Raises ModelError where the least that it needs does not fit."""
+        limit, model = self.budget.limit, self._model
+        if limit is None:
+            return
+        width = 0 if model.is_encoder else self._logits().shape[-1]
+        self.budget.limit = None
+        self.budget.costs = memory_costs(model, SlotStates(self._make_cache, 1, *self._types), width)
+        needed = mx.get_active_memory() + self.budget.costs.least()
+        if needed <= limit:
+            self.budget.limit = limit
+            return
+        text = f"the model needs {needed // MIB + 1} MiB for a short prompt"
+        if self._config.memory_limit_is_given:
+            raise ModelError(f"{text}, --memory-limit is {limit // MIB} MiB")
+        log.warning("%s, the machine can spare %d MiB: memory is not watched", text, limit // MIB)
 
     def _find_rotations(self) -> list[Rotation | None]:
         self.adapters.loaded.use(())  # the last step's rows are not those of what is evaluated here

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.plan import Cut, Move
@@ -32,7 +32,11 @@ class Cells:
         """After a task was launched: store what idle slots hold, and free their cells."""
         if not (self._config.cache_idle_slots and self._config.kv_unified):
             return []
-        return [move for slot in self._slots if slot.is_idle and slot.tokens for move in self._empty(slot)]
+        return self.empty(slot for slot in self._slots if slot.is_idle)
+
+    def empty(self, slots: Iterable[Slot]) -> list[Move]:
+        """Store what they hold, and free their cells."""
+        return [move for slot in slots if slot.tokens for move in self._empty(slot)]
 
     def make_room(self) -> tuple[list[Move], list[Slot]]:
         """(moves, slots whose tasks must fail): what no task uses goes first, then the youngest task."""

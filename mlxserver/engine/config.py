@@ -54,6 +54,10 @@ class EngineConfig:
     pooling: str = "none"
     has_logits: bool = True
     """False for encoders, which read only."""
+    memory_limit: int | None = None
+    """Bytes of MLX's arrays; None: no bound."""
+    memory_limit_is_given: bool = True
+    """Else it is an estimate, and a model that does not fit is served without one."""
 
     @property
     def splits_embeddings(self) -> bool:

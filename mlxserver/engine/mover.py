@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mlxserver.engine.plan import Copy, Cut, Discard, Load, Move, Save
+from mlxserver.engine.plan import Compact, Copy, Cut, Discard, Load, Move, Save
 from mlxserver.engine.write_behind import WriteBehind
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.spans import KVSnapshot, KVSpan
-from mlxserver.kv.trie import Node, PrefixTrie
+from mlxserver.kv.trie import Node, PrefixTrie, upwards
 
 
 class Mover:
@@ -28,8 +28,12 @@ class Mover:
             case Load():
                 self._load(move)
             case Copy(slot=slot, source=source, start=start, end=end, at=at):
+                self._claim_copy(end - start)
                 self._states.copy(source, slot, start, end, at)
+            case Compact(slot=slot):
+                self._states.compact(slot)
             case Discard(slot=slot, n_keep=n_keep, n_discard=n_discard):
+                self._claim_copy(self._states.length(slot) - n_keep - n_discard)
                 self._states.discard(slot, n_keep, n_discard)
 
     def give_up(self, move: Move) -> None:
@@ -57,6 +61,7 @@ class Mover:
 
     def _load(self, move: Load) -> None:
         assert self._trie is not None
+        self._claim(move)
         for start, span in _spans(move.node, move.start, move.end):
             at = start - move.start + move.at
             self._states.write_span(move.slot, at, self._states.moved(span, start, at))
@@ -64,6 +69,16 @@ class Mover:
             self._states.write_snapshot(move.slot, move.end, move.node.snapshot)
         self._trie.touch(move.node)
         self._trie.unpin(move.node)
+
+    def _claim_copy(self, n: int) -> None:
+        """Tokens are read as they are, and may then be made anew for other positions, layer by layer."""
+        nbytes = 2 * n * self._states.bytes_per_token
+        self._states.budget.claim(nbytes, f"a copy of {n} tokens' state")
+
+    def _claim(self, move: Load) -> None:
+        """Parts of spans, and spans for other positions, are copied before they are written."""
+        longest = max((part.span.nbytes for part in upwards(move.node) if part.end > move.start), default=0)
+        self._states.budget.claim(longest, f"taking over {move.end - move.start} tokens")
 
 
 def _spans(node: Node, start: int, end: int) -> list[tuple[int, KVSpan]]:

@@ -69,7 +69,15 @@ class Discard:
     n_discard: int
 
 
-Move = Save | Cut | Load | Copy | Discard
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Give back the memory that no slot's tokens take; ``slot`` is to be filled next."""
+
+    slot: int
+    task_id: int
+
+
+Move = Save | Cut | Load | Copy | Discard | Compact
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,9 @@ class Prompts:
             slot.n_prompt_done += n
             slot.tokens.extend(tokens)
             budget -= n
-            n_expected = min(slot.n_prompt + min(slot.limit, MOST_EXPECTED), slot.n_ctx)
-            chunks.append(Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done, adapters, n_expected))
+            chunks.append(
+                Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done, adapters, expected_tokens(slot))
+            )
             if not self._states.is_plain:
                 break  # the state is stored between steps
         return chunks
@@ -82,6 +83,11 @@ class Prompts:
             return slot.n_prompt
         step, n_ubatch = self._config.checkpoint_min_step, self._config.n_ubatch
         return next_checkpoint(slot.n_prompt_done, slot.n_prompt, n_ubatch, step) - slot.n_prompt_done
+
+
+def expected_tokens(slot: Slot) -> int:
+    """Tokens whose state a slot with a prompt will soon hold."""
+    return min(slot.n_prompt + min(slot.limit, MOST_EXPECTED), slot.n_ctx)
 
 
 def _to_invocation(slot: Slot) -> int:

@@ -33,6 +33,10 @@ class States(Protocol):
 
     def can_truncate(self, slot: int, n: int) -> bool: ...
 
+    def could_hold(self, wanted: dict[int, int]) -> bool:
+        """Whether there is memory for slots with so many tokens, if stored state gives room."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:

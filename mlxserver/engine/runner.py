@@ -12,12 +12,14 @@ import mlx.core as mx
 
 from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.engine.embedder import Embedder
+from mlxserver.engine.memory import StepMemory
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.prompt_passes import prompt_passes
 from mlxserver.engine.row_groups import row_groups
 from mlxserver.engine.task import Failed
 from mlxserver.kv.identity import Adapters
+from mlxserver.kv.memory import OutOfMemory, is_exhausted
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.lora.loaded import LoadedAdapters
 from mlxserver.models.parameters import n_bytes
@@ -75,6 +77,7 @@ class Runner:
         self._embedder = embedder
         self._compiled = compiled
         self._widest_pass = widest_pass
+        self._memory = StepMemory(states)
         self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
         """Slot -> the task whose sampler it has; a task that failed has none."""
@@ -106,11 +109,12 @@ class Runner:
             if join.task_id not in step.broken:
                 self._guard(step, [join], lambda join=join: self._join(join))
         decodes = [decode for decode in plan.decodes if self._task_of.get(decode.slot) == decode.task_id]
+        decodes = self._with_room(step, decodes)
         for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
             # rows that change places are not only those of the group: an error there is nobody's
             passes = self._states.arrange_passes(self._passes([decode.slot for decode in group]))
             self._decode(step, group, passes)
-        embeds = [embed for embed in plan.embeds if embed.task_id not in step.broken]
+        embeds = self._that_fit(step, [embed for embed in plan.embeds if embed.task_id not in step.broken])
         if embeds:
             self._guard(step, embeds, lambda: self._embed(step, embeds))
         return step
@@ -142,7 +146,8 @@ class Runner:
     def _prompts(self, step: Step, chunks: list[Chunk]) -> None:
         """What fails together is tried chunk by chunk: only the bad ones' tasks fail."""
         whole = [chunk for chunk in chunks if chunk.task_id not in step.broken]
-        if len(whole) > 1 and self._prompts_together(step, whole):
+        together = len(whole) > 1 and self._memory.fit_together(whole)
+        if together and self._prompts_together(step, whole):
             return
         for chunk in whole:
             self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
@@ -161,12 +166,24 @@ class Runner:
             self._module(mx.array(padded, dtype=mx.int32), cache=caches)
             self._send_off(step)
             return True
-        except Exception:
+        except Exception as error:
             log.exception("a pass of %d prompts failed: each is tried by itself", len(chunks))
             self._states.undo(lengths)
+            self._memory.failed(error)
             return False
 
     def _prompt(self, step: Step, chunk: Chunk) -> None:
+        for piece in self._memory.pieces(chunk):
+            n = self._states.length(piece.slot)
+            try:
+                self._evaluate(step, piece)
+            except Exception as error:
+                if not (self._memory.failed(error) and self._states.is_plain):
+                    raise
+                self._states.undo({piece.slot: n})
+                self._evaluate(step, piece)
+
+    def _evaluate(self, step: Step, chunk: Chunk) -> None:
         # scales are the clients', and whatever large ones make overflow stays with their own rows
         finite = bool(chunk.adapters)
         caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens), finite, chunk.n_expected)
@@ -185,6 +202,25 @@ class Runner:
         assert self._embedder is not None, "the engine was not started for embeddings"
         self._adapters.use([embed.adapters for embed in embeds])
         step.embedded = embeds, self._embedder.launch(embeds)
+
+    def _with_room(self, step: Step, decodes: list[Decode]) -> list[Decode]:
+        """The rows that get another token; a task whose row cannot fails."""
+        if self._memory.expect_tokens(decodes):
+            return decodes
+        rows: list[Decode] = []
+        for decode in decodes:
+            wanted = [*rows, decode]
+            if self._guard(step, [decode], lambda wanted=wanted: self._memory.expect_token(wanted)):
+                rows = wanted
+        return rows
+
+    def _that_fit(self, step: Step, embeds: list[Embed]) -> list[Embed]:
+        """Prompts that fit into memory together; the longest ones fail until they do."""
+        while embeds and (reason := self._memory.shortage(embeds)):
+            longest = max(embeds, key=lambda embed: len(embed.tokens))
+            self._fail(step, [longest], "server_error", reason)
+            embeds = [embed for embed in embeds if embed is not longest]
+        return embeds
 
     def _join(self, join: Join) -> None:
         self._sampler.begin(join.slot, join.sampling, join.prompt)
@@ -229,8 +265,9 @@ class Runner:
         try:
             forward()
             return True
-        except Exception:
+        except Exception as error:
             log.exception("a step of %d rows failed: each is tried by itself", len(rows))
+            self._memory.failed(error)
             return False
 
     def _forward(self, step: Step, rows: list[Decode], tokens: mx.array, sizes: list[int]) -> None:
@@ -314,9 +351,13 @@ class Runner:
             return True
         except SamplerError as error:
             self._fail(step, items, "invalid_request_error", f"Failed to initialize samplers: {error}")
-        except Exception:
-            log.exception("a step failed")
-            self._fail(step, items, "server_error", "Compute error.")
+        except Exception as error:
+            if isinstance(error, OutOfMemory):
+                log.warning("%s", error)
+            else:
+                log.exception("a step failed")
+            self._memory.failed(error)
+            self._fail(step, items, "server_error", failure_text(error))
             for item in items:
                 self._states.drop(item.slot)
             mx.eval(self._states.arrays())
@@ -327,3 +368,11 @@ class Runner:
             self._task_of.pop(item.slot, None)
             step.broken.add(item.task_id)
             step.failures.append(Failed(item.task_id, type, message))
+
+
+def failure_text(error: BaseException) -> str:
+    """What a client is told of a step that failed."""
+    if is_exhausted(error):
+        reason = " ".join(str(error).split())[:200]
+        return f"out of memory: {reason}" if reason else "out of memory"
+    return str(error) if isinstance(error, OutOfMemory) else "Compute error."

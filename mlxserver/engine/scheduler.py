@@ -13,6 +13,7 @@ from mlxserver.engine.embeddings import Embeddings, too_long
 from mlxserver.engine.pace import Pace
 from mlxserver.engine.placement import Placement
 from mlxserver.engine.plan import (
+    Compact,
     Copy,
     Cut,
     Decode,
@@ -23,7 +24,7 @@ from mlxserver.engine.plan import (
     Result,
     SampledToken,
 )
-from mlxserver.engine.prompts import Prompts
+from mlxserver.engine.prompts import Prompts, expected_tokens
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.restore import Tier
 from mlxserver.engine.restores import Restores
@@ -237,6 +238,7 @@ class Scheduler:
 
     def _start(self, slot: Slot, task: Task) -> list[Move]:
         """Take over what is evaluated of the prompt already."""
+        room = self._memory_for(slot)
         taken = self.reuse.take_over(slot, task)
         slot.n_past, slot.exact_until = taken.n, taken.exact_until
         slot.tokens, slot.identity = list(task.tokens[: slot.n_past]), task.identity
@@ -248,7 +250,16 @@ class Scheduler:
             self._events.append(started)
             self._progress(each, slot.n_past, slot.t_start)
         self._tally.took_over(slot.n_past)
-        return taken.moves
+        return [*room, *taken.moves]
+
+    def _memory_for(self, slot: Slot) -> list[Move]:
+        """Where memory is short, what idle slots hold gives room."""
+        begun = [each for each in self.slots if each.state is SlotState.PROMPT]
+        wanted = {each.id: expected_tokens(each) for each in (*begun, slot, *slot.children)}
+        if self._states.could_hold(wanted):
+            return []
+        idle = [each for each in self.slots if each.is_free]
+        return [*self._cells.empty(idle), Compact(slot.id, slot.task_id)]
 
     def _start_embedding(self, slot: Slot) -> None:
         slot.state = SlotState.EMBEDDING

@@ -11,6 +11,7 @@ from mlxserver.engine.mailbox import SlotAction, SlotOutcome
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.reuse import Reuse
 from mlxserver.engine.slot import Slot
+from mlxserver.kv.memory import OutOfMemory
 from mlxserver.kv.slot_file import SlotFile, SlotFileError, read_slot_file, write_slot_file
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.model import Model
@@ -44,7 +45,7 @@ class SlotActions:
             log.exception("a slot action failed")
             self._states.drop(slot.id)
             slot.tokens = []
-            return SlotOutcome(error=type(error).__name__)
+            return SlotOutcome(error=str(error) if isinstance(error, OutOfMemory) else type(error).__name__)
         return SlotOutcome(n_tokens, n_bytes, time.perf_counter() - begin)
 
     def _do(self, action: SlotAction, slot: Slot) -> tuple[int, int]:
@@ -72,6 +73,7 @@ class SlotActions:
     def _save(self, slot: Slot, path: Path) -> int:
         """Write the state of the slot's tokens; the bytes written."""
         states, n = self._states, len(slot.tokens)
+        self._states.budget.claim(n * self._states.bytes_per_token, f"a copy of {n} tokens' state")
         if not states.is_plain:
             states.truncate(slot.id, n)
         span, snapshot = states.read_span(slot.id, 0, n), states.read_snapshot(slot.id)
@@ -80,6 +82,7 @@ class SlotActions:
 
     def _read(self, path: Path) -> SlotFile:
         """A file that fits this model and a slot. Raises SlotFileError."""
+        self._states.budget.claim(path.stat().st_size, "reading the slot file")
         found = read_slot_file(path, self._space)
         if len(found.tokens) > self._config.n_ctx_slot:
             raise SlotFileError("Restored prompt does not fit in the slot context")

@@ -7,6 +7,7 @@ batch cache and taken apart again when the set of rows changes.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,10 @@ class BatchedState:
         """Make the batch what it was before the forward pass that ``many`` was last asked for."""
         _put_back(self._batch, self._before)
 
+    def sizes(self, row: int) -> tuple[int, list[tuple[int, int]]]:
+        """(bytes that do not grow, (bytes a token, most tokens) of each part that does) of a row's cache."""
+        return _sizes(self.one(row))
+
     def clear(self, row: int) -> None:
         if row in self._batch_rows:
             self._take_apart()
@@ -103,6 +108,20 @@ class BatchedState:
 
 def _has_window(cache: Cache) -> bool:
     return any(map(_has_window, cache.caches)) if hasattr(cache, "caches") else hasattr(cache, "max_size")
+
+
+def _sizes(cache: Cache) -> tuple[int, list[tuple[int, int]]]:
+    if hasattr(cache, "caches"):
+        parts = [_sizes(part) for part in cache.caches]
+        return sum(fixed for fixed, _ in parts), [each for _, growing in parts for each in growing]
+    if cache.empty():
+        return 0, []
+    leaves = _leaves(cache.state)
+    nbytes = sum(leaf.nbytes for leaf in leaves)
+    if getattr(cache, "keys", None) is None:
+        return nbytes, []
+    n_columns = leaves[0].shape[2]
+    return 0, [(nbytes // n_columns, getattr(cache, "max_size", sys.maxsize))]
 
 
 def _noted(cache: Cache) -> Any:

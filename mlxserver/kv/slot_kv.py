@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.kv_type import KVType, Parts
+from mlxserver.kv.spans import bytes_per_token
 
 GROWTH = 64
 """The columns of a buffer are a multiple of this."""
@@ -129,6 +130,30 @@ class SlotKV:
         self.keys = _grown(self.keys, n_rows, n_columns, keys)
         self.values = _grown(self.values, n_rows, n_columns, values)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns) of the buffers; zeros before the first token."""
+        return (self.keys[0].shape[0], self.keys[0].shape[2]) if self.keys else (0, 0)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """0 before the first token."""
+        return bytes_per_token(self.arrays)
+
+    @property
+    def numbers_per_token(self) -> int:
+        """Of keys and values as the model reads them."""
+        parts = ((self.key_type, self.keys), (self.value_type, self.values))
+        return sum(
+            held[0].shape[1] * held[0].shape[3] * 32 // (kind.bits or 32) for kind, held in parts if held
+        )
+
+    def shrink(self, n_rows: int, n_columns: int) -> None:
+        """Give back what is beyond so many rows and columns, of which at least some are left."""
+        place = (slice(max(1, n_rows)), slice(None), slice(grown_columns(0, max(1, n_columns))))
+        self.keys = tuple(mx.contiguous(buffer[place]) for buffer in self.keys)
+        self.values = tuple(mx.contiguous(buffer[place]) for buffer in self.values)
+
     def read(self, row: int, start: int, end: int) -> tuple[Parts, Parts]:
         """A copy of a row's tokens ``[start, end)``: the parts of keys and values, (1, heads, n, width)."""
         place = (slice(row, row + 1), slice(None), slice(start, end))
@@ -239,8 +264,7 @@ class BlockView:
 
 def _grown(buffers: Parts, n_rows: int, n_columns: int, like: Parts) -> Parts:
     if not buffers:
-        columns = -(-n_columns // GROWTH) * GROWTH
-        return tuple(_empty(part, n_rows, columns) for part in like)
+        return tuple(_empty(part, n_rows, grown_columns(0, n_columns)) for part in like)
     return tuple(_larger(buffer, n_rows, n_columns) for buffer in buffers)
 
 
@@ -249,11 +273,17 @@ def _larger(buffer: mx.array, n_rows: int, n_columns: int) -> mx.array:
     if n_rows > rows:
         buffer = mx.concatenate([buffer, _empty(buffer, n_rows - rows, columns)], axis=0)
     if n_columns > columns:
-        # an eighth more than before at least, so that a long generation copies its buffer seldom
-        wanted = max(n_columns, columns + columns // 8)
-        extra = -(-wanted // GROWTH) * GROWTH - columns
+        extra = grown_columns(columns, n_columns) - columns
         buffer = mx.concatenate([buffer, _empty(buffer, buffer.shape[0], extra)], axis=2)
     return buffer
+
+
+def grown_columns(columns: int, wanted: int) -> int:
+    """Columns of a buffer that has grown to at least so many."""
+    if wanted <= columns:
+        return columns
+    # an eighth more than before at least, so that a long generation copies its buffer seldom
+    return -(-max(wanted, columns + columns // 8) // GROWTH) * GROWTH
 
 
 def _empty(like: mx.array, n_rows: int, n_columns: int) -> mx.array:

@@ -9,9 +9,19 @@ import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
 from mlxserver.kv.kv_type import KVType, Parts
+from mlxserver.kv.memory import MemoryBudget
 from mlxserver.kv.prompt_block import PromptBlock, PromptView
 from mlxserver.kv.shifter import Shifter
-from mlxserver.kv.slot_kv import GROWTH, BlockShape, BlockView, RowBlock, RowSpan, RowView, SlotKV
+from mlxserver.kv.slot_kv import (
+    GROWTH,
+    BlockShape,
+    BlockView,
+    RowBlock,
+    RowSpan,
+    RowView,
+    SlotKV,
+    grown_columns,
+)
 from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
 from mlxserver.models.rotary import Rotation
 
@@ -37,7 +47,9 @@ class SlotStates:
         key_type: KVType,
         value_type: KVType,
         find_rotations: Callable[[], list[Rotation | None]] = list,
+        budget: MemoryBudget | None = None,
     ) -> None:
+        self.budget = budget or MemoryBudget(None)
         caches = make_cache()
         self._layers = [
             _layer(cache, index, make_cache, key_type, value_type) for index, cache in enumerate(caches)
@@ -274,8 +286,68 @@ class SlotStates:
             layers.append(other)
         return layers
 
+    def layer_sizes(self) -> list[tuple[int, int]]:
+        """(bytes as held, numbers as read) of a token in each plain layer."""
+        return [(layer.bytes_per_token, layer.numbers_per_token) for layer in self._plain]
+
+    def uncut_sizes(self, slot: int) -> tuple[int, list[tuple[int, int]]]:
+        """What a slot that holds something has beside them (``BatchedState.sizes``), of all layers."""
+        sizes = [layer.sizes(self._row[slot]) for layer in self._uncut]
+        return sum(fixed for fixed, _ in sizes), [each for _, growing in sizes for each in growing]
+
+    def growth(self, wanted: dict[int, int]) -> int:
+        """Bytes that the buffers need more, for a while at least, for slots of so many tokens."""
+        if not self._plain or not wanted:
+            return 0
+        return self._growth(max(self._row[slot] for slot in wanted) + 1, max(wanted.values()))
+
+    def _growth(self, n_rows: int, n_columns: int) -> int:
+        rows, columns = self._plain[0].shape
+        if n_rows <= rows and n_columns <= columns:
+            return 0
+        n_rows, n_columns = max(rows, n_rows), grown_columns(columns, n_columns)
+        costs, n_cells = self.budget.costs, n_rows * n_columns
+        # a step may be under way, and one follows
+        return (
+            costs.kv * (n_cells - rows * columns) + costs.layer_kv * n_cells + costs.step(n_rows, n_columns)
+        )
+
+    def could_hold(self, wanted: dict[int, int]) -> bool:
+        """Whether slots can get so many tokens if stored state gives room. Changes nothing."""
+        costs = self.budget.costs
+        new = sum(costs.slot(n) for slot, n in wanted.items() if self._length[slot] == 0)
+        return self.budget.could_have(self.growth(wanted) + new)
+
+    def expect(self, slot: int, n: int) -> None:
+        """Have room for so many tokens of a slot. Raises OutOfMemory, changing nothing, without any."""
+        if self._length[slot] == 0 and (new := self.budget.costs.slot(n)):
+            self.budget.claim(new, f"the state of {n} tokens")
+        self._make_room(self._row[slot] + 1, n)
+
+    def compact(self, slot: int) -> None:
+        """Give back the room that no slot's tokens take; ``slot`` is empty and is to be filled."""
+        if not self._plain:
+            return
+        first = min((row for row, n in self._lengths_by_row() if n == 0), default=self._row[slot])
+        if self._length[slot] == 0 and not self._uncut and first != self._row[slot]:
+            other = self._row.index(first)
+            self._row[slot], self._row[other] = first, self._row[slot]
+        n_rows = max((row + 1 for row, n in self._lengths_by_row() if n), default=1)
+        for layer in self._plain:
+            if layer.keys:
+                layer.shrink(n_rows, max(self._length))
+                mx.eval(layer.arrays)
+
+    def _lengths_by_row(self) -> list[tuple[int, int]]:
+        return [(row, self._length[slot]) for slot, row in enumerate(self._row)]
+
     def _make_room(self, n_rows: int, n_columns: int) -> None:
-        """One layer after the other: two buffers of one layer are there at a time, not of all layers."""
+        """One layer after the other: two buffers of one layer are there at a time, not of all layers.
+
+        Raises OutOfMemory, and changes nothing, where there is no room.
+        """
+        if self._plain and (nbytes := self._growth(n_rows, n_columns)):
+            self.budget.claim(nbytes, f"the state of {n_rows} slots of {n_columns} tokens")
         for layer in self._plain:
             layer.n_expected = n_columns
             if layer.lacks(n_rows, n_columns):

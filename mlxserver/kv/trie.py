@@ -112,6 +112,8 @@ class PrefixTrie:
         self.n_nodes = 0
         self.n_snapshots = 0
         self.evictions = 0
+        self.lacking: Callable[[int], int] = lambda nbytes: 0
+        """How many bytes are too few for so many more, whatever ``limit`` allows."""
         self._pinned = 0
         """Bytes of the pinned nodes, which give no room."""
         self._roots: dict[CacheIdentity, Node] = {}
@@ -155,18 +157,18 @@ class PrefixTrie:
     def touch(self, node: Node) -> None:
         """Note that the tokens up to a node's end were used."""
         tick = next(self._ticks)
-        for each in _upwards(node):
+        for each in upwards(node):
             each.last_used = tick
         self._offer(node)
 
     def pin(self, node: Node) -> None:
         """Keep a node and all above it until ``unpin``."""
-        for each in _upwards(node):
+        for each in upwards(node):
             self._pinned += 0 if each.pins else each.nbytes
             each.pins += 1
 
     def unpin(self, node: Node) -> None:
-        for each in _upwards(node):
+        for each in upwards(node):
             each.pins -= 1
             self._pinned -= 0 if each.pins else each.nbytes
         self._offer(node)
@@ -214,6 +216,16 @@ class PrefixTrie:
             self._bound_snapshots(keep=end)
         self.touch(end)
         return missing
+
+    @property
+    def evictable(self) -> int:
+        """Bytes that are not pinned."""
+        return self.nbytes - self._pinned
+
+    def shrink(self, is_enough: Callable[[], bool]) -> None:
+        """Drop leaves, the one used longest ago first, until that holds or nothing more may go."""
+        while not is_enough() and self._evict_one():
+            pass
 
     def clear(self) -> None:
         """Drop everything that is not pinned."""
@@ -290,19 +302,24 @@ class PrefixTrie:
 
     def _make_room(self, nbytes: int, keep: Match | None = None) -> bool:
         """Whether there is room now. Drops nothing where what is pinned or reserved leaves none."""
-        if self.limit is None:
-            return True
         node = keep.nodes[-1] if keep and keep.nodes else None
         if node:
             self.pin(node)
         try:
-            fits = self._pinned + self.reserved + nbytes <= self.limit
-            while fits and self.nbytes + self.reserved + nbytes > self.limit and self._evict_one():
+            fits = self.limit is None or self._pinned + self.reserved + nbytes <= self.limit
+            # a node that is cut in two is there twice for a while
+            copied = node.nbytes if node and keep and node.end != keep.n else 0
+            fits = fits and self.lacking(nbytes + copied) <= self.evictable
+            while fits and self._lacks(nbytes, copied) and self._evict_one():
                 pass
         finally:
             if node:
                 self.unpin(node)
-        return fits and self.nbytes + self.reserved + nbytes <= self.limit
+        return fits and not self._lacks(nbytes, copied)
+
+    def _lacks(self, nbytes: int, copied: int) -> bool:
+        is_full = self.limit is not None and self.nbytes + self.reserved + nbytes > self.limit
+        return is_full or self.lacking(nbytes + copied) > 0
 
     def _bound_snapshots(self, keep: Node) -> None:
         if self.max_snapshots is None:
@@ -360,14 +377,14 @@ class PrefixTrie:
 
 def path_tokens(node: Node) -> array[int]:
     """All tokens from the root to the node's end."""
-    parts = [each.tokens for each in _upwards(node)]
+    parts = [each.tokens for each in upwards(node)]
     tokens = array("i")
     for part in reversed(parts):
         tokens.extend(part)
     return tokens
 
 
-def _upwards(node: Node) -> Iterator[Node]:
+def upwards(node: Node) -> Iterator[Node]:
     """The node and all above it but the root."""
     while node.parent is not None:
         yield node

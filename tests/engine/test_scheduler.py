@@ -37,6 +37,9 @@ class AnyCut:
     def can_truncate(self, slot: int, n: int) -> bool:
         return True
 
+    def could_hold(self, wanted: dict[int, int]) -> bool:
+        return True
+
 
 class NoCut:
     is_plain = False
@@ -44,6 +47,9 @@ class NoCut:
 
     def can_truncate(self, slot: int, n: int) -> bool:
         return n == 0
+
+    def could_hold(self, wanted: dict[int, int]) -> bool:
+        return True
 
 
 class Clock:

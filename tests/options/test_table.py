@@ -72,6 +72,7 @@ def test_own_options_are_few() -> None:
         "cache_disk_prefetch",
         "cache_disk_timeout",
         "watchdog",
+        "memory_limit",
         "max_queue",
         "max_connections",
         "allowed_hosts",
