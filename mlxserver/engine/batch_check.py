@@ -65,22 +65,25 @@ def graphs_agree(module: Any, states: SlotStates, most_rows: int) -> bool:
 
 
 def _graph_agrees(module: Any, states: SlotStates, order: list[int]) -> bool:
-    """Two tokens of each slot twice, the first one by a graph the second time. The states are as before."""
+    """Two tokens of each slot in ordinary steps, by one graph, and in an ordinary step again.
+
+    The graph is run at two positions, so that a number that it took from the first one shows; the last step
+    tells whether the buffers and what the model keeps for itself are as before. So are the states.
+    """
     lengths = {slot: states.length(slot) for slot in order}
     steps = CompiledSteps(module, states, worth=0)
 
     def ordinary(token: int) -> mx.array:
         return cast(mx.array, module(_each(token, order)[:, None], cache=states.decode(order))[:, -1])
 
-    expected = [ordinary(2), ordinary(3)]
+    expected = [ordinary(2), ordinary(3), ordinary(4)]
     states.undo(lengths)
-    compiled = steps.attempt(_each(2, order), order)
-    if compiled is None:
+    compiled = [steps.attempt(_each(token, order), order) for token in (2, 3)]
+    if any(logits is None for logits in compiled):
         return False
-    # ordinary again: neither the buffers nor what the model keeps for itself may be spoilt
-    found = [compiled, ordinary(3)]
+    found = [*compiled, ordinary(4)]
     states.undo(lengths)
-    return all(map(_near, found, expected))
+    return all(map(_near, cast(list[mx.array], found), expected))
 
 
 def _each(token: int, order: list[int]) -> mx.array:

@@ -157,6 +157,14 @@ class Counts(Spoilt):
         return logits * (1 if self._n_calls < 5 else 3)
 
 
+class Freezes(Spoilt):
+    """It takes a number from the host at each call; a graph has the one of its first position."""
+
+    def change(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        self._n_calls += 1
+        return logits * (self._n_calls % 2 + 1)
+
+
 class Keeps(Spoilt):
     """It keeps an array of one step for the next one."""
 
@@ -166,7 +174,7 @@ class Keeps(Spoilt):
         return found
 
 
-@pytest.mark.parametrize("kind", [Reads, Counts, Keeps])
+@pytest.mark.parametrize("kind", [Reads, Counts, Freezes, Keeps])
 def test_a_model_that_is_no_pure_function_is_not_compiled(kind: type[Spoilt]) -> None:
     module = tiny.llama()
     states = SlotStates(cache_maker(module), 2, KV_TYPES["f32"], KV_TYPES["f32"])
