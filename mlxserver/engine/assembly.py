@@ -85,6 +85,7 @@ class Assembly:
             adds_bos=tokenizer.add_bos,
             tier=tier.of(states, trie) if tier and trie else None,
             on_release=writes.note if writes else lambda slot: None,
+            shares_passes=self._shares_passes,
         )
         if tier is not None and config.warmup:
             scheduler.pace.seconds_per_token = self._seconds_per_token
@@ -103,7 +104,6 @@ class Assembly:
             self._alone,
             embedder,
             compiled,
-            config.n_ubatch if self._has_passes else 0,
         )
         actions = SlotActions(model, config, self._space, states, mover, scheduler.reuse)
         return Parts(scheduler, runner, actions, writes)
@@ -184,7 +184,7 @@ class Assembly:
         return False
 
     @cached_property
-    def _has_passes(self) -> bool:
+    def _shares_passes(self) -> bool:
         """Whether chunks of several prompts may share a pass."""
         if self._model.is_encoder or self._alone or self._config.n_slots == 1 or not self._config.warmup:
             return False

@@ -35,19 +35,22 @@ def rows_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
 
 
 def prompts_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
-    """Read the ends of two prompts alone, and in one pass that starts at unequal positions."""
+    """Read the ends of two prompts alone, and in one pass: from unequal positions, of unequal lengths."""
     states = SlotStates(make_cache, len(PROMPTS), KV_TYPES["f32"], KV_TYPES["f32"])
     if not states.is_plain:
         return False
-    expected = []
-    for slot, prompt in enumerate(PROMPTS):
-        module(mx.array([prompt[:-2]]), cache=states.prompt_chunk(slot, len(prompt) - 2))
-        expected.append(module(mx.array([prompt[-2:]]), cache=states.prompt_chunk(slot, 2))[0])
-        states.truncate(slot, len(prompt) - 2)
+    expected, starts = [], (2, 1)
+    ends = [prompt[start:] for prompt, start in zip(PROMPTS, starts, strict=True)]
+    sizes = [len(end) for end in ends]
+    for slot, (prompt, start) in enumerate(zip(PROMPTS, starts, strict=True)):
+        module(mx.array([prompt[:start]]), cache=states.prompt_chunk(slot, start))
+        expected.append(module(mx.array([ends[slot]]), cache=states.prompt_chunk(slot, sizes[slot]))[0])
+        states.truncate(slot, start)
     try:
-        caches = states.prompt_chunks(range(len(PROMPTS)), (2, 2), 0)
-        found = module(mx.array([prompt[-2:] for prompt in PROMPTS]), cache=caches)
-        return all(map(_near, found, expected))
+        caches = states.prompt_chunks(range(len(PROMPTS)), sizes, 0)
+        padded = [end + (0,) * (max(sizes) - n) for end, n in zip(ends, sizes, strict=True)]
+        found = module(mx.array(padded), cache=caches)
+        return all(_near(found[row, :n], expected[row]) for row, n in enumerate(sizes))
     except Exception as error:
         log.debug("prompts are read one by one: %s: %s", type(error).__name__, error)
         return False

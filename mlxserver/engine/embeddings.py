@@ -48,8 +48,8 @@ class Embeddings:
 
         One batch a step: beside running streams it costs about as much as a chunk of a prompt.
         """
-        running = any(slot.state is SlotState.GENERATING for slot in self._slots)
-        if running and not self._config.cont_batching:
+        n_streams = sum(slot.state is SlotState.GENERATING for slot in self._slots)
+        if n_streams and not self._config.cont_batching:
             return ()
         waiting = [s for s in self._slots if s.state is SlotState.EMBEDDING and s.n_prompt_done < s.n_prompt]
         waiting.sort(key=lambda slot: (slot.t_start, slot.task_id))
@@ -57,7 +57,7 @@ class Embeddings:
             return ()
         if waiting[0].n_prompt > self._config.n_ubatch:
             return (self._piece(waiting[0]),)
-        budget = min(self._pace.budget(self._pace.seconds(running)), self._config.n_batch)
+        budget = min(self._pace.budget(self._pace.seconds(n_streams)), self._config.n_batch)
         chosen: list[Slot] = []
         for slot in [slot for slot in waiting if slot.n_prompt <= self._config.n_ubatch]:
             longest = max(slot.n_prompt, *(other.n_prompt for other in chosen), 0)

@@ -230,7 +230,7 @@ class Engine:
         with self._lock:
             # a launch may block while the device is busy: only between steps of one kind is the time a step's
             if ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt):
-                scheduler.pace.ran(seconds, plan.prompt_parts, len(plan.decodes))
+                scheduler.pace.ran(seconds, plan.shapes, len(plan.decodes))
             scheduler.commit(plan, result)
         self._flush(scheduler)
 

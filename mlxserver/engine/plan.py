@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mlxserver.engine.pass_shape import PassShape
 from mlxserver.engine.task import Failed, TokenProbs
 from mlxserver.kv.identity import Adapters, CacheIdentity
 from mlxserver.kv.trie import Node
@@ -93,6 +94,11 @@ class Chunk:
     n_expected: int = 0
     """Tokens whose state the slot will soon hold."""
 
+    @property
+    def part(self) -> tuple[int, int]:
+        """The ``(start, end)`` of its tokens in the prompt."""
+        return self.end - len(self.tokens), self.end
+
 
 @dataclass(frozen=True, slots=True)
 class Join:
@@ -133,7 +139,8 @@ class Plan:
 
     moves: tuple[Move, ...] = ()
     """State stored, dropped and brought before anything is evaluated."""
-    chunks: tuple[Chunk, ...] = ()
+    passes: tuple[tuple[Chunk, ...], ...] = ()
+    """The chunks of each forward pass over prompts."""
     shares: tuple[Move, ...] = ()
     """State stored and copied between the prompts and the tokens."""
     joins: tuple[Join, ...] = ()
@@ -142,18 +149,24 @@ class Plan:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.moves or self.chunks or self.decodes or self.embeds)
+        return bool(self.moves or self.passes or self.decodes or self.embeds)
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [chunk for chunks in self.passes for chunk in chunks]
 
     @property
     def n_prompt(self) -> int:
         """Prompt tokens that are evaluated without being decoded."""
-        return sum(end - start for start, end in self.prompt_parts)
+        return sum(len(chunk.tokens) for chunk in self.chunks) + sum(len(e.tokens) for e in self.embeds)
 
     @property
-    def prompt_parts(self) -> list[tuple[int, int]]:
-        """The ``(start, end)`` of what is evaluated of each prompt."""
-        chunks = [(chunk.end - len(chunk.tokens), chunk.end) for chunk in self.chunks]
-        return chunks + [(embed.start, embed.start + len(embed.tokens)) for embed in self.embeds]
+    def shapes(self) -> list[PassShape]:
+        """Of the passes over prompts, the embeddings' among them."""
+        groups = [[chunk.part for chunk in chunks] for chunks in self.passes]
+        if self.embeds:
+            groups.append([(embed.start, embed.start + len(embed.tokens)) for embed in self.embeds])
+        return [PassShape.of(parts) for parts in groups]
 
 
 @dataclass(frozen=True, slots=True)

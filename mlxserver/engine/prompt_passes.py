@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mlxserver.engine.pass_shape import PassShape
 from mlxserver.engine.plan import Chunk
 
 PASS = 32
@@ -12,7 +13,7 @@ COLUMNS = 2048
 """A token reads this many columns of keys and values in the time that the rest of it takes."""
 
 
-def prompt_passes(chunks: Iterable[Chunk], widest: int) -> list[list[Chunk]]:
+def prompt_passes(chunks: Iterable[Chunk], widest: int) -> tuple[tuple[Chunk, ...], ...]:
     """The chunks of each pass, in their order; a shared one has ``widest`` tokens at most, with padding."""
     passes: list[list[Chunk]] = []
     for chunk in chunks:
@@ -20,20 +21,20 @@ def prompt_passes(chunks: Iterable[Chunk], widest: int) -> list[list[Chunk]]:
             passes[-1].append(chunk)
         else:
             passes.append([chunk])
-    return passes
+    return tuple(map(tuple, passes))
 
 
 def _may_join(group: Sequence[Chunk], chunk: Chunk, widest: int) -> bool:
-    joined = [*group, chunk]
-    if any(other.slot == chunk.slot for other in group) or _n_padded(joined) > widest:
+    joined = _shape([*group, chunk])
+    if any(other.slot == chunk.slot for other in group) or joined.n_tokens > widest:
         return False
-    return _cost(joined) <= _cost(group) + _cost([chunk]) + PASS
+    return _cost(joined) <= _cost(_shape(group)) + _cost(_shape([chunk])) + PASS
 
 
-def _n_padded(group: Sequence[Chunk]) -> int:
-    return len(group) * max(len(chunk.tokens) for chunk in group)
+def _shape(group: Sequence[Chunk]) -> PassShape:
+    return PassShape.of([chunk.part for chunk in group])
 
 
-def _cost(group: Sequence[Chunk]) -> float:
+def _cost(shape: PassShape) -> float:
     """In tokens at the beginning of a prompt."""
-    return _n_padded(group) * (1 + max(chunk.end for chunk in group) / COLUMNS)
+    return shape.n_tokens * (1 + shape.reach / COLUMNS)

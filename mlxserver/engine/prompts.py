@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from mlxserver.engine.checkpoints import is_checkpoint, next_checkpoint
 from mlxserver.engine.config import EngineConfig
-from mlxserver.engine.pace import Pace, smallest_chunk
+from mlxserver.engine.pace import Pace
+from mlxserver.engine.pass_shape import PassShape
 from mlxserver.engine.plan import Chunk, Move
+from mlxserver.engine.prompt_passes import prompt_passes
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.slot import Slot, SlotState
 
@@ -19,31 +21,41 @@ class Prompts:
     """The prompt that began first goes first; the time for prompts is shared between those that wait."""
 
     def __init__(
-        self, config: EngineConfig, states: States, slots: Sequence[Slot], reuse: Reuse, pace: Pace
+        self,
+        config: EngineConfig,
+        states: States,
+        slots: Sequence[Slot],
+        reuse: Reuse,
+        pace: Pace,
+        shares_passes: bool,
     ) -> None:
         self._config = config
         self._states = states
         self._slots = slots
         self._reuse = reuse
         self._pace = pace
+        self._widest_pass = config.n_ubatch if shares_passes else 0
 
-    def chunks(self) -> tuple[Chunk, ...]:
-        """All but each prompt's last token, which is decoded."""
-        running = any(slot.state is SlotState.GENERATING for slot in self._slots)
-        if running and not self._config.cont_batching:
+    def passes(self) -> tuple[tuple[Chunk, ...], ...]:
+        """All but each prompt's last token, which is decoded; the chunks of each forward pass."""
+        n_streams = sum(slot.state is SlotState.GENERATING for slot in self._slots)
+        if n_streams and not self._config.cont_batching:
             return ()
         waiting = [slot for slot in self._slots if slot.state is SlotState.PROMPT]
-        seconds, most = self._pace.seconds(running, len(waiting)), self._config.n_batch
+        seconds, most = self._pace.seconds(n_streams, len(waiting)), self._config.n_batch
         chunks: list[Chunk] = []
         for slot in sorted(waiting, key=lambda slot: slot.t_start):
-            n, least = self._pace.budget(seconds, slot.n_prompt_done), smallest_chunk(slot.n_prompt_done)
-            if chunks and n < least:
-                break
-            for chunk in self._chunks_of(slot, min(most, max(n, least))):
+            while limit := min(most, self._limit(slot)):
+                chunk = self._fitting(slot, limit, chunks, seconds)
+                if chunk is None:
+                    return self._shared(chunks)
+                slot.n_prompt_done = chunk.end
+                slot.tokens.extend(chunk.tokens)
                 chunks.append(chunk)
                 most -= len(chunk.tokens)
-                seconds -= self._pace.cost(chunk.end - len(chunk.tokens), chunk.end)
-        return tuple(chunks)
+                if not self._states.is_plain:
+                    break  # the state is stored between steps
+        return self._shared(chunks)
 
     def checkpoints(self, chunks: Sequence[Chunk]) -> list[Move]:
         """State that cannot be cut is stored where prompts are likely to part."""
@@ -60,22 +72,34 @@ class Prompts:
         ]
         return [move for slot in reached for move in self._reuse.keep(slot)]
 
-    def _chunks_of(self, slot: Slot, budget: int) -> list[Chunk]:
-        assert slot.task is not None
-        chunks: list[Chunk] = []
-        while (left := slot.n_prompt - 1 - slot.n_prompt_done) > 0 and budget > 0:
-            n = min(left, budget, self._config.n_ubatch, self._to_checkpoint(slot), _to_invocation(slot))
-            adapters = slot.task.adapters_at(slot.n_prompt_done)
-            tokens = slot.task.tokens[slot.n_prompt_done : slot.n_prompt_done + n]
-            slot.n_prompt_done += n
-            slot.tokens.extend(tokens)
-            budget -= n
-            chunks.append(
-                Chunk(slot.id, slot.task_id, tokens, slot.n_prompt_done, adapters, expected_tokens(slot))
-            )
-            if not self._states.is_plain:
-                break  # the state is stored between steps
-        return chunks
+    def _limit(self, slot: Slot) -> int:
+        """Tokens that a slot's next chunk may have; 0 where all is done."""
+        left = slot.n_prompt - 1 - slot.n_prompt_done
+        return min(left, self._config.n_ubatch, self._to_checkpoint(slot), _to_invocation(slot))
+
+    def _fitting(self, slot: Slot, limit: int, chunks: list[Chunk], seconds: float) -> Chunk | None:
+        """The largest chunk that is done with ``chunks`` in ``seconds``; a first one always."""
+        if not chunks:
+            n = self._pace.budget(seconds, slot.n_prompt_done)
+            return _chunk(slot, max(1, min(limit, n)))
+        passes = self._shared(chunks)
+        left = seconds - self._cost(passes)
+        # as wide as the pass that it may join, which pads it anyway; or by itself
+        widths = max(len(chunk.tokens) for chunk in passes[-1]), self._pace.budget(left, slot.n_prompt_done)
+        for n in sorted({limit, *(min(limit, width) for width in widths)} - {0}, reverse=True):
+            chunk = _chunk(slot, n)
+            together = self._shared([*chunks, chunk])
+            # a part of a prompt is worth a pass of its own where it takes longer than that
+            worth = len(together) == len(passes) or n == limit or left >= 2 * self._pace.pass_seconds
+            if worth and self._cost(together) <= seconds:
+                return chunk
+        return None
+
+    def _shared(self, chunks: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], ...]:
+        return prompt_passes(chunks, self._widest_pass)
+
+    def _cost(self, passes: Sequence[Sequence[Chunk]]) -> float:
+        return sum(self._pace.cost(PassShape.of([chunk.part for chunk in chunks])) for chunks in passes)
 
     def _to_checkpoint(self, slot: Slot) -> int:
         """Tokens up to where the slot's state is to be stored next."""
@@ -94,3 +118,11 @@ def _to_invocation(slot: Slot) -> int:
     """Tokens up to where an adapter is invoked: a chunk is evaluated with one set of adapters."""
     at = slot.task.invoked_at if slot.task else 0
     return at - slot.n_prompt_done if slot.n_prompt_done < at else slot.n_prompt
+
+
+def _chunk(slot: Slot, n: int) -> Chunk:
+    """The next ``n`` tokens of a slot's prompt."""
+    assert slot.task is not None
+    start, end = slot.n_prompt_done, slot.n_prompt_done + n
+    tokens, adapters = slot.task.tokens[start:end], slot.task.adapters_at(start)
+    return Chunk(slot.id, slot.task_id, tokens, end, adapters, expected_tokens(slot))

@@ -15,7 +15,6 @@ from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.memory import StepMemory
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
-from mlxserver.engine.prompt_passes import prompt_passes
 from mlxserver.engine.row_groups import row_groups
 from mlxserver.engine.task import Failed
 from mlxserver.kv.identity import Adapters
@@ -64,9 +63,7 @@ class Runner:
         alone: bool = False,
         embedder: Embedder | None = None,
         compiled: CompiledSteps | None = None,
-        widest_pass: int = 0,
     ) -> None:
-        """``widest_pass``: tokens that several prompts may have in one pass together, padding included."""
         self._module = module
         self._weight_bytes = n_bytes(module)
         self._states = states
@@ -76,7 +73,6 @@ class Runner:
         self._alone = alone
         self._embedder = embedder
         self._compiled = compiled
-        self._widest_pass = widest_pass
         self._memory = StepMemory(states)
         self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
@@ -102,7 +98,7 @@ class Runner:
         step = Step(plan, broken={failure.task_id for failure in self._ahead.failures})
         self._ahead = step
         self._move(step, plan.moves)
-        for chunks in prompt_passes(plan.chunks, self._widest_pass):
+        for chunks in plan.passes:
             self._prompts(step, chunks)
         self._move(step, plan.shares)
         for join in plan.joins:
@@ -132,7 +128,7 @@ class Runner:
             read = self._embedder.read
             self._guard(step, embeds, lambda: embedded.extend(read(embeds, result)))
         if not step.sampled and step.marker is not None:
-            self._guard(step, list(step.plan.chunks), lambda: mx.eval(step.marker))
+            self._guard(step, step.plan.chunks, lambda: mx.eval(step.marker))
         return Result(tuple(tokens), tuple(embedded), tuple(step.failures))
 
     def _move(self, step: Step, moves: Sequence[Move]) -> None:
@@ -143,7 +139,7 @@ class Runner:
             if not done:
                 self._mover.give_up(move)
 
-    def _prompts(self, step: Step, chunks: list[Chunk]) -> None:
+    def _prompts(self, step: Step, chunks: Sequence[Chunk]) -> None:
         """What fails together is tried chunk by chunk: only the bad ones' tasks fail."""
         whole = [chunk for chunk in chunks if chunk.task_id not in step.broken]
         together = len(whole) > 1 and self._memory.fit_together(whole)

@@ -60,8 +60,10 @@ class Scheduler:
         adds_bos: bool = False,
         tier: Tier | None = None,
         on_release: Callable[[Slot], None] = lambda slot: None,
+        shares_passes: bool = False,
     ) -> None:
-        """``on_release`` is told of each slot whose task ended, when it holds what it is to keep."""
+        """``on_release`` is told of each slot whose task ended, when it holds what it is to keep.
+        ``shares_passes``: chunks of several prompts may be evaluated in one pass."""
         self._config = config
         self._states = states
         self._eog_ids = eog_ids
@@ -76,7 +78,7 @@ class Scheduler:
         self._tally = Tally()
         self._context_shifts = ContextShifts(config, self.slots, adds_bos)
         self._cells = Cells(config, self.slots, self.reuse)
-        self._prompts = Prompts(config, states, self.slots, self.reuse, self.pace)
+        self._prompts = Prompts(config, states, self.slots, self.reuse, self.pace, shares_passes)
         self._embeddings = Embeddings(config, self.slots, self.pace)
 
     @property
@@ -169,8 +171,8 @@ class Scheduler:
         moves = self._starts()
         moves += self._shifts()
         moves += self._make_room()
-        chunks = self._prompts.chunks()
-        shares = self._prompts.checkpoints(chunks)
+        passes = self._prompts.passes()
+        shares = self._prompts.checkpoints([chunk for chunks in passes for chunk in chunks])
         copies, joins = self._joins()
         decodes = tuple(
             Decode(slot.id, slot.task_id)
@@ -179,7 +181,7 @@ class Scheduler:
         )
         for decode in decodes:
             self.slots[decode.slot].n_launched += 1
-        return Plan(tuple(moves), chunks, (*shares, *copies), joins, decodes, self._embeddings.batch())
+        return Plan(tuple(moves), passes, (*shares, *copies), joins, decodes, self._embeddings.batch())
 
     def commit(self, plan: Plan, result: Result) -> None:
         """Take in what a plan gave: counters, events, ends."""

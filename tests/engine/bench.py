@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import mlx.core as mx
 
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.engine import Engine
-from mlxserver.engine.mailbox import Submit
+from mlxserver.engine.mailbox import SlotAction, SlotOutcome, Submit
 from mlxserver.engine.task import Event, Failed, Finished, Task, Token
 from mlxserver.models.caches import cache_maker
 from mlxserver.models.model import Model, ModelInfo
@@ -114,6 +115,22 @@ class Bench:
 
         self.wait(ended)
         return [[e.token for e in self.of(task_id, Token)] for task_id in task_ids]
+
+    @contextmanager
+    def held(self, idle_slot: int = 0) -> Iterator[None]:
+        """The engine waits meanwhile: it reads what is submitted all at once. Empties an idle slot."""
+        waits, goes_on = threading.Event(), threading.Event()
+
+        def reply(outcome: SlotOutcome) -> None:
+            waits.set()
+            assert goes_on.wait(60)
+
+        self.engine.post(SlotAction("erase", idle_slot, None, reply))
+        assert waits.wait(60)
+        try:
+            yield
+        finally:
+            goes_on.set()
 
     def close(self) -> None:
         self.engine.close(30)

@@ -15,6 +15,7 @@ from mlxserver.engine.embedder import normalized
 from mlxserver.engine.embeddings import Embeddings
 from mlxserver.engine.mailbox import Cancel
 from mlxserver.engine.pace import Pace
+from mlxserver.engine.pass_shape import PassShape
 from mlxserver.engine.slot import Slot, SlotState
 from mlxserver.engine.task import Failed, Finished, Started, Task, Vectors
 from mlxserver.models.load import ModelSource, load_model
@@ -186,7 +187,7 @@ def waiting(n: int, id: int, t_start: float = 0.0) -> Slot:
 
 def batches(slots: list[Slot], n_batch: int = 100, **changes: Any) -> list[list[int]]:
     pace = Pace()
-    pace.ran(1.0, [(0, 10**9)], 0)  # prompts cost next to nothing: n_batch alone counts
+    pace.ran(1.0, [PassShape(1, 10**9, 10**9)], 0)  # prompts cost next to nothing: n_batch alone counts
     embeddings = Embeddings(replace(CONFIG, n_batch=n_batch, n_ubatch=n_batch, **changes), slots, pace)
     found = []
     while batch := embeddings.batch():

@@ -31,7 +31,7 @@ def test_a_chunk_ends_where_the_adapter_begins() -> None:
     h = Harness()
     h.submit(0, tokens=PROMPT, n_predict=1, invoked=A, invoked_at=10)
     h.run()
-    assert chunks(h, 0) == [(10, ()), (32, A), (39, A)]
+    assert chunks(h, 0) == [(10, ()), (39, A)]
     assert joins(h, 0) == [A]
 
 

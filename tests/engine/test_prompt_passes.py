@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from mlxserver.engine.batch_check import prompts_agree
 from mlxserver.engine.plan import Chunk
 from mlxserver.engine.prompt_passes import PASS, prompt_passes
 from mlxserver.engine.runner import Runner
-from mlxserver.engine.task import Failed
+from mlxserver.engine.task import Failed, Started
 from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.caches import cache_maker
@@ -26,7 +27,7 @@ def chunk(slot: int, n: int, end: int = 0) -> Chunk:
     return Chunk(slot, slot, (0,) * n, end or n)
 
 
-def slots_of(passes: list[list[Chunk]]) -> list[list[int]]:
+def slots_of(passes: Sequence[Sequence[Chunk]]) -> list[list[int]]:
     return [[chunk.slot for chunk in group] for group in passes]
 
 
@@ -133,11 +134,18 @@ class Watched:
         patch.setattr(Runner, "_prompts_together", noted)
 
 
-def all_at_once(bench: Bench, patch: pytest.MonkeyPatch, n: int, **fields: Any) -> list[list[int]]:
-    """The answers to ``PROMPTS``, which come while the engine is busy with something else."""
-    for task_id, prompt in enumerate(PROMPTS):
-        bench.submit(task_id, prompt, n_predict=n, **fields)
+def all_at_once(bench: Bench, n: int, **fields: Any) -> list[list[int]]:
+    """The answers to ``PROMPTS``, of which the engine hears at once."""
+    with bench.held():
+        for task_id, prompt in enumerate(PROMPTS):
+            bench.submit(task_id, prompt, n_predict=n, **fields)
     return bench.finish(*range(len(PROMPTS)))
+
+
+def warm(bench: Bench) -> None:
+    """Prompts are timed, so that a step has as many as there is time for."""
+    bench.submit(99, (1, 2, 3) * 9, n_predict=3, cache_prompt=False)
+    bench.finish(99)
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -146,20 +154,33 @@ def test_answers_are_those_of_prompts_read_alone(kind: str, monkeypatch: pytest.
     watched = Watched(monkeypatch)
     bench = Bench(module, n_batch=256, n_ubatch=256)
     try:
-        for _ in range(5):  # the mailbox may be read between two of them
-            assert all_at_once(bench, monkeypatch, 12) == [oracle(module, p, 12) for p in PROMPTS]
-            if watched.passes:
-                break
-            bench.submit(99, (1, 2, 3), n_predict=1, cache_prompt=False)
-            bench.finish(99)
+        warm(bench)
+        assert all_at_once(bench, 12) == [oracle(module, prompt, 12) for prompt in PROMPTS]
     finally:
         bench.close()
-    assert watched.passes
+    assert watched.passes == [len(PROMPTS)]
+
+
+def test_prompts_go_on_behind_what_is_there_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tiny.llama()
+    watched = Watched(monkeypatch)
+    bench = Bench(module, n_batch=256, n_ubatch=256)
+    try:
+        for task_id in (0, 2):
+            bench.submit(10 + task_id, PROMPTS[task_id][: 9 + task_id], n_predict=1, id_slot=1 + task_id)
+        bench.finish(10, 12)
+        watched.passes.clear()
+        assert all_at_once(bench, 12, cache_prompt=True) == [oracle(module, each, 12) for each in PROMPTS]
+        assert [bench.of(task_id, Started)[0].n_past for task_id in range(3)] == [9, 0, 11]
+    finally:
+        bench.close()
+    assert watched.passes == [len(PROMPTS)]
 
 
 def test_only_the_prompt_that_cannot_be_read_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     module = tiny.llama()
     bench = Bench(module, n_batch=256, n_ubatch=256)
+    warm(bench)
     bad = PROMPTS[1][5]
     inner = type(module).__call__
 
@@ -169,9 +190,11 @@ def test_only_the_prompt_that_cannot_be_read_fails(monkeypatch: pytest.MonkeyPat
         return inner(self, tokens, *args, **fields)
 
     monkeypatch.setattr(type(module), "__call__", call)
+    watched = Watched(monkeypatch)
     try:
         assert bad not in PROMPTS[0] + PROMPTS[2]
-        all_at_once(bench, monkeypatch, 12)
+        all_at_once(bench, 12)
+        assert watched.passes == [len(PROMPTS)]
         monkeypatch.undo()
         assert [bool(bench.of(task_id, Failed)) for task_id in range(3)] == [False, True, False]
         tokens = bench.finish(0, 2)

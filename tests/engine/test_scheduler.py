@@ -69,11 +69,20 @@ class Harness:
         trie: PrefixTrie | None = None,
         clock: Any = None,
         tier: Tier | None = None,
+        shares_passes: bool = False,
         **changes: Any,
     ) -> None:
         self.config = replace(CONFIG, **changes)
         self.states, self.clock = states or AnyCut(), clock or Clock()
-        self.scheduler = Scheduler(self.config, self.states, frozenset({EOS}), self.clock, trie, tier=tier)
+        self.scheduler = Scheduler(
+            self.config,
+            self.states,
+            frozenset({EOS}),
+            self.clock,
+            trie,
+            tier=tier,
+            shares_passes=shares_passes,
+        )
         self.pending: Plan | None = None
         self.plans: list[Plan] = []
         self.events: list[Event] = []
@@ -217,7 +226,7 @@ def test_prefix_of_the_slot_is_reused_and_one_token_evaluated() -> None:
     h.submit(1, n_predict=2)
     h.run()
     assert h.of(1, Started)[0].n_past == 4
-    assert h.plans[-3].chunks == ()
+    assert h.plans[-3].passes == ()
 
 
 def test_cache_prompt_false_evaluates_everything() -> None:

@@ -11,7 +11,10 @@ import mlx.nn as nn
 import pytest
 
 from mlxserver.engine.mailbox import AdapterInfo, Cancel, LoadAdapter, SlotAction, SlotOutcome, UnloadAdapter
+from mlxserver.engine.plan import Chunk
+from mlxserver.engine.runner import Runner
 from mlxserver.engine.task import Failed, PromptProgress, Token
+from mlxserver.kv.identity import Adapters
 from tests.models import tiny
 from tests.parity.adapted import Adapted, N
 
@@ -267,3 +270,27 @@ def test_a_file_that_is_none_changes_nothing(llama: Adapted, caplog: pytest.LogC
     assert load(llama, "not a number") == "ValueError"
     assert llama.ask(PROMPT)[0] == llama.cold(PROMPT)
     assert len(llama.ask(PROMPT)[0]) == N
+
+
+def test_prompts_of_one_pass_have_their_own_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unequal lengths; the first ones start behind a prefix that is there already."""
+    passes: list[set[Adapters]] = []
+    together = Runner._prompts_together
+
+    def noted(runner: Runner, step: Any, chunks: list[Chunk]) -> bool:
+        passes.append({chunk.adapters for chunk in chunks})
+        return together(runner, step, chunks)
+
+    adapted = Adapted(monkeypatch, tiny.llama, n_slots=7, n_batch=512, n_ubatch=512)
+    sets = adapted.sets()
+    prompts = [PROMPT[i : 30 + 4 * i] for i in range(len(sets))]
+    for prompt, adapters in zip(prompts[:3], sets[:3], strict=True):
+        adapted.ask(prompt[:17], adapters)
+    monkeypatch.setattr(Runner, "_prompts_together", noted)
+    with adapted.bench.held(0):
+        ids = [adapted.send(prompt, adapters, n=12) for prompt, adapters in zip(prompts, sets, strict=True)]
+    found = adapted.bench.finish(*ids)
+    assert found == [adapted.cold(prompt, each, 12) for prompt, each in zip(prompts, sets, strict=True)]
+    assert passes == [set(sets)]
+    assert [adapted.n_past(task_id) > 0 for task_id in ids] == [True] * 3 + [False] * 3
+    adapted.bench.close()
