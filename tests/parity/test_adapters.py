@@ -285,7 +285,7 @@ def test_prompts_of_one_pass_have_their_own_sets(monkeypatch: pytest.MonkeyPatch
     sets = adapted.sets()
     prompts = [PROMPT[i : 30 + 4 * i] for i in range(len(sets))]
     for prompt, adapters in zip(prompts[:3], sets[:3], strict=True):
-        adapted.ask(prompt[:17], adapters)
+        adapted.ask(prompt[:7], adapters)
     monkeypatch.setattr(Runner, "_prompts_together", noted)
     with adapted.bench.held(0):
         ids = [adapted.send(prompt, adapters, n=12) for prompt, adapters in zip(prompts, sets, strict=True)]
