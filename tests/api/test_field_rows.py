@@ -18,8 +18,8 @@ from tests.api.source_keys import PACKAGE, emitted, named, read
 
 APART = frozenset(
     "app aside auth completion_defaults completion_request completion_runner cors errors field_rows "
-    "field_types gates hosts json_body json_response json_schemas openapi own_routes router routes sse sse_frame state "
-    "stream_replay tenant".split()
+    "field_types gates hosts json_body json_response json_schemas openapi own_routes router routes sse "
+    "sse_frame state stream_replay tenant".split()
 )
 """Modules of api/ that shape no answer and read no request's fields."""
 
