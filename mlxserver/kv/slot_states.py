@@ -13,7 +13,6 @@ from mlxserver.kv.memory import MemoryBudget
 from mlxserver.kv.prompt_block import PromptBlock, PromptView
 from mlxserver.kv.shifter import Shifter
 from mlxserver.kv.slot_kv import (
-    GROWTH,
     BlockShape,
     BlockView,
     RowBlock,
@@ -261,8 +260,7 @@ class SlotStates:
         rows = [self._row[slot] for slot in slots]
         end = max(self._length[slot] for slot in slots) + 1
         self._make_room(rows[-1] + 1, end)
-        n_rows, _, n_columns, _ = self._plain[0].keys[0].shape
-        return BlockShape(rows[0], rows[-1] + 1, -(-end // GROWTH) * GROWTH, n_rows, n_columns)
+        return BlockShape(rows[0], rows[-1] + 1, grown_columns(0, end), *self._plain[0].shape)
 
     def decode_fixed(self, slots: Sequence[int], run: FixedStep, tokens: mx.array) -> mx.array:
         """As ``decode`` and the forward pass in one, by a graph made for the slots' ``block_shape``.
