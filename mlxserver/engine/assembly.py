@@ -19,7 +19,7 @@ from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.mailbox import Wake
 from mlxserver.engine.memory_probe import memory_costs
 from mlxserver.engine.mover import Mover
-from mlxserver.engine.prompt_speed import seconds_per_token
+from mlxserver.engine.prompt_speed import PromptSpeed, prompt_speed
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.scheduler import Scheduler
@@ -87,8 +87,9 @@ class Assembly:
             on_release=writes.note if writes else lambda slot: None,
             shares_passes=self._shares_passes,
         )
-        if tier is not None and config.warmup:
-            scheduler.pace.seconds_per_token = self._seconds_per_token
+        if not model.is_encoder:
+            scheduler.pace.pass_tokens = self._prompt_speed.pass_tokens
+            scheduler.pace.seconds_per_token = self._prompt_speed.seconds_per_token
         # a padded head is wider than the vocabulary
         width = tokenizer.n_vocab if model.is_encoder else self._logits().shape[-1]
         sampler = Sampler(width, tokenizer.eog_ids, tokenizer)
@@ -165,9 +166,9 @@ class Assembly:
         return hidden_states(self._model)(mx.array([[0]]), mx.array([1]))
 
     @cached_property
-    def _seconds_per_token(self) -> float:
+    def _prompt_speed(self) -> PromptSpeed:
         self.adapters.loaded.use(())
-        return seconds_per_token(self._model.module, self._states())
+        return prompt_speed(self._model.module, self._states())
 
     @cached_property
     def _alone(self) -> bool:

@@ -81,6 +81,8 @@ class Engine:
         self._unsent: list[Event] = []
         self._reasoning_ends: list[int] = []
         self._pending: Step | None = None
+        self._pending_is_ahead = False
+        """Whether it was launched before the step in front of it was taken in."""
         self._t_collected = 0.0
         self._n_posted = self._n_read = 0
         self._n_failures = 0
@@ -205,11 +207,12 @@ class Engine:
         t_launch = time.perf_counter()
         enter("launch")
         step = runner.launch(plan) if plan.has_work else None
+        is_ahead = self._pending is not None
         if self._pending:
             self._commit(parts, self._pending, step)
         elif step:
             self._t_collected = t_launch
-        self._pending = step
+        self._pending, self._pending_is_ahead = step, is_ahead
         if apart:
             self._take_in(parts)
         self._flush(scheduler)
@@ -228,8 +231,10 @@ class Engine:
         seconds, self._t_collected = now - self._t_collected, now
         scheduler, plan = parts.scheduler, step.plan
         with self._lock:
-            # a launch may block while the device is busy: only between steps of one kind is the time a step's
-            if ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt):
+            # a launch may block while the device is busy: only between steps of one kind, or for one by itself,
+            # is the time a step's
+            of_a_kind = ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt)
+            if of_a_kind and self._pending_is_ahead == (ahead is not None):
                 scheduler.pace.ran(seconds, plan.shapes, len(plan.decodes))
             scheduler.commit(plan, result)
         self._flush(scheduler)

@@ -22,19 +22,20 @@ UNKNOWN_CHUNK_SECONDS = 0.25
 """Beside streams of which no step was timed yet."""
 FIRST_CHUNK = 64
 """Tokens that are believed to take ``LONGEST_CHUNK_SECONDS`` before any prompt was timed."""
-SMALLEST_SAMPLE = 4
-"""Tokens of a pass from which the cost of one is guessed for the first time."""
-
-
+LEAST_WORK = 2.0
+"""A pass may take this many times what it costs by itself whatever the share is: one that reads all weights for
+a few tokens delays the streams and brings nothing."""
 class Pace:
     """Learns the time of a decode step as it grows with the rows, and that of a prompt token as it grows with
     the token's position.
 
-    A pass of prompts costs something by itself too: it reads all weights, as a decode step does, so that this
-    is what a decode step of no rows would take.
+    ``pass_tokens``: what a pass of prompts costs by itself, since it reads all weights, in tokens at the
+    beginning of a prompt. It is measured beforehand: told apart from the tokens' cost while prompts run, an
+    error in one is made up for by the other, and chunks shrink to a token.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pass_tokens: float = 0.0) -> None:
+        self.pass_tokens = pass_tokens
         self._decode = Trend(memory=0.98, spread=1.0, wary=False)
         self._token = Trend(memory=0.9, spread=64.0, wary=True)
         self.seconds_per_token = 0.0
@@ -42,27 +43,25 @@ class Pace:
 
     @property
     def pass_seconds(self) -> float:
-        """What a pass costs whatever its tokens; 0 while that is not known."""
-        return self._decode.at(0)
+        """What a pass costs whatever its tokens."""
+        return self.pass_tokens * self._token_at(0)
 
     def ran(self, seconds: float, passes: Sequence[PassShape], n_decodes: int) -> None:
         """A step evaluated these passes of prompts, and ``n_decodes`` rows."""
-        if passes:
+        if passes and n_decodes and not self._decode.is_known:
+            self._learn(seconds, passes, n_decodes + self.pass_tokens)
+        elif passes:
             self._learn(max(seconds - self._decode.at(n_decodes) * (n_decodes > 0), seconds / 10), passes)
         elif n_decodes:
             self._decode.learn(n_decodes, seconds)
 
-    def _learn(self, seconds: float, passes: Sequence[PassShape]) -> None:
+    def _learn(self, seconds: float, passes: Sequence[PassShape], n_others: float = 0.0) -> None:
+        """``n_others``: tokens' worth of other work that these seconds were for."""
         n = sum(shape.n_tokens for shape in passes)
-        # tokens that are few beside what their passes cost say nothing of what a token costs
-        least = len(passes) * self.pass_seconds / 4
-        if n * self._token.at(passes[0].position) < least if self._token.is_known else n < SMALLEST_SAMPLE:
-            return
-        # half at most: taken too large, it makes tokens look cheap, and the larger chunks put it right
-        own = min(len(passes) * self.pass_seconds, seconds / 2)
-        cost = (seconds - own) / n
-        self._token.learn(sum(shape.n_tokens * shape.position for shape in passes) / n, cost)
-        self.seconds_per_token = smoothed(self.seconds_per_token, cost)
+        # a pass is tokens at position 0: where its own columns are read does not matter
+        n_worth = n + len(passes) * self.pass_tokens + n_others
+        self._token.learn(sum(shape.n_tokens * shape.position for shape in passes) / n_worth, seconds / n_worth)
+        self.seconds_per_token = smoothed(self.seconds_per_token, seconds / n)
 
     def seconds(self, n_streams: int, n_waiting: int = 1) -> float:
         """What ``n_waiting`` prompts may take in a step beside so many streams."""
@@ -71,11 +70,14 @@ class Pace:
         if not self._decode.is_known:
             return UNKNOWN_CHUNK_SECONDS
         alone = PROMPT_SHARE * self._decode.at(n_streams)
+        if self._token.is_known:
+            alone = max(alone, LEAST_WORK * self.pass_seconds)
         return max(alone, min(LONGEST_CHUNK_SECONDS, alone * min(n_waiting, MOST_SHARES)))
 
     def cost(self, shape: PassShape) -> float:
         """Seconds that a pass will take."""
-        return self.pass_seconds + shape.n_tokens * self._token_at(shape.position)
+        n_worth = shape.n_tokens + self.pass_tokens
+        return n_worth * self._token_at(shape.n_tokens * shape.position / n_worth)
 
     def budget(self, seconds: float, start: int = 0) -> int:
         """Tokens of a prompt, from ``start`` on, that are done in ``seconds`` by a pass of their own."""
@@ -85,4 +87,4 @@ class Pace:
         return int(2 * seconds / (first + math.sqrt(first * first + 4 * half * seconds)))
 
     def _token_at(self, position: float) -> float:
-        return self._token.at(position) or LONGEST_CHUNK_SECONDS / FIRST_CHUNK
+        return self._token.at(position) or LONGEST_CHUNK_SECONDS / (FIRST_CHUNK + self.pass_tokens)

@@ -96,7 +96,7 @@ class Prompts:
         return None
 
     def _shared(self, chunks: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], ...]:
-        return prompt_passes(chunks, self._widest_pass)
+        return prompt_passes(chunks, self._widest_pass, self._pace.pass_tokens)
 
     def _cost(self, passes: Sequence[Sequence[Chunk]]) -> float:
         return sum(self._pace.cost(PassShape.of([chunk.part for chunk in chunks])) for chunks in passes)

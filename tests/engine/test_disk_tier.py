@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mlxserver.engine.mailbox import Cancel, StopAt
+from mlxserver.engine.prompt_speed import PromptSpeed
 from mlxserver.engine.scheduler import Scheduler
 from mlxserver.engine.task import Failed, Started, Token
 from mlxserver.kv.disk.entry import DiskError
@@ -70,7 +71,7 @@ def test_the_default_policy_restores_a_prompt_on_an_idle_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the model is slower than the disk, which this tiny one is not."""
-    monkeypatch.setattr("mlxserver.engine.assembly.seconds_per_token", lambda module, states: 0.1)
+    monkeypatch.setattr("mlxserver.engine.assembly.prompt_speed", lambda module, states: PromptSpeed(0.1, 0))
     served = Served(tmp_path, cache_disk_prefetch="best-effort")
     served.ask(PROMPT)
     served.restart()

@@ -21,6 +21,7 @@ FIXED, ROW = 0.092, 0.018
 """SmolLM2's seconds with 32-bit floats on a CPU: a decode step takes 110 ms with a row, 240 with eight."""
 TOKEN, COLUMN = 0.003, 1.75e-6
 """A prompt token takes 3 ms at the beginning, 10 ms at position 4,000."""
+PASS_TOKENS = FIXED / TOKEN
 
 
 def decode(n_rows: int) -> float:
@@ -36,7 +37,7 @@ def seconds_of(shape: PassShape) -> float:
 
 
 def learned() -> Pace:
-    pace = Pace()
+    pace = Pace(PASS_TOKENS)
     for _ in range(20):
         for n_rows in (1, 8):
             pace.ran(decode(n_rows), [], n_rows)
@@ -46,7 +47,7 @@ def learned() -> Pace:
     return pace
 
 
-def test_a_pass_costs_what_a_decode_step_of_no_rows_would() -> None:
+def test_a_pass_costs_what_so_many_tokens_would() -> None:
     assert learned().pass_seconds == pytest.approx(FIXED, rel=0.1)
 
 
@@ -94,12 +95,37 @@ def test_a_rise_is_followed_at_once() -> None:
     assert pace.cost(shape) - pace.pass_seconds > 2.5 * before
 
 
-def test_few_tokens_say_nothing_of_what_a_token_costs() -> None:
+def test_passes_of_few_tokens_keep_what_is_known() -> None:
     pace = learned()
     before = pace.cost(one(0, 64))
     for _ in range(5):
         pace.ran(decode(4) + FIXED + TOKEN, [one(0, 1)], 4)
-    assert pace.cost(one(0, 64)) == before
+    assert pace.cost(one(0, 64)) == pytest.approx(before, rel=0.05)
+
+
+@pytest.mark.parametrize("believed", [PASS_TOKENS / 3, PASS_TOKENS, 1.7 * PASS_TOKENS])
+@pytest.mark.parametrize("dearer", [1.0, 1.4])
+def test_prompts_never_drip(believed: float, dearer: float) -> None:
+    """Decode steps were timed too short, or are cheaper than a pass: a prompt has steps worth their pass."""
+    pace, widths = Pace(believed), []
+    pace.ran(dearer * seconds_of(one(0, 11)) + decode(1), [one(0, 11)], 1)
+    for _ in range(20):
+        pace.ran(0.7 * decode(1), [], 1)
+    at = 0
+    while at < 1500:
+        n = max(1, pace.budget(pace.seconds(1), at))
+        widths.append(n)
+        pace.ran(decode(1) + dearer * seconds_of(one(at, at + n)), [one(at, at + n)], 1)
+        at += n
+    assert statistics.median(widths) >= 6
+
+
+def test_a_decode_step_beside_a_first_prompt_is_not_the_prompt_s() -> None:
+    pace = Pace(PASS_TOKENS)
+    pace.ran(seconds_of(one(0, 60)), [one(0, 60)], 0)
+    before = pace.pass_seconds
+    pace.ran(decode(1) + seconds_of(one(60, 61)), [one(60, 61)], 1)
+    assert pace.pass_seconds == pytest.approx(before, rel=0.1)
 
 
 def test_tokens_of_shared_passes_are_counted_with_their_padding() -> None:
@@ -108,17 +134,6 @@ def test_tokens_of_shared_passes_are_counted_with_their_padding() -> None:
         pace.ran(1.0, [PassShape(2, 50, 50), PassShape(1, 100, 100)], 0)
     assert pace.cost(one(0, 50)) == pytest.approx(0.25)
     assert pace.seconds_per_token == pytest.approx(1 / 200)
-
-
-def test_a_pass_that_is_taken_for_dearer_than_it_is_puts_itself_right() -> None:
-    """Only steps of eight rows were seen: what the rows take is believed to be a pass's."""
-    pace, n = Pace(), 0
-    for _ in range(20):
-        pace.ran(decode(8), [], 8)
-    for _ in range(30):
-        n = max(1, pace.budget(pace.seconds(8)))
-        pace.ran(decode(8) + seconds_of(one(0, n)), [one(0, n)], 8)
-    assert seconds_of(one(0, n)) == pytest.approx(PROMPT_SHARE * decode(8), rel=0.15)
 
 
 @pytest.mark.parametrize(("noise", "most"), [(0.0, 3.3), (0.1, 4.0)])

@@ -10,7 +10,7 @@ import pytest
 
 from mlxserver.engine.batch_check import prompts_agree
 from mlxserver.engine.plan import Chunk
-from mlxserver.engine.prompt_passes import PASS, prompt_passes
+from mlxserver.engine.prompt_passes import prompt_passes
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.task import Failed, Started
 from mlxserver.kv.kv_type import KV_TYPES
@@ -20,6 +20,8 @@ from tests.engine.bench import Bench, oracle
 from tests.models import tiny
 
 PLAIN = ("llama", "qwen3", "mixtral", "deepseek_v3")
+PASS = 32
+"""Tokens that a pass costs."""
 PROMPTS = [tuple((11 * slot + 5 * i) % tiny.VOCAB for i in range(n)) for slot, n in enumerate((20, 33, 27))]
 
 
@@ -35,28 +37,28 @@ def slots_of(passes: Sequence[Sequence[Chunk]]) -> list[list[int]]:
 
 
 def test_short_prompts_share_a_pass() -> None:
-    assert slots_of(prompt_passes([chunk(i, 20 + i) for i in range(4)], 512)) == [[0, 1, 2, 3]]
+    assert slots_of(prompt_passes([chunk(i, 20 + i) for i in range(4)], 512, PASS)) == [[0, 1, 2, 3]]
 
 
 def test_a_slot_is_in_a_pass_once() -> None:
     chunks = [chunk(0, 10), chunk(0, 10, 20), chunk(1, 10)]
-    assert slots_of(prompt_passes(chunks, 512)) == [[0], [0, 1]]
+    assert slots_of(prompt_passes(chunks, 512, PASS)) == [[0], [0, 1]]
 
 
 @pytest.mark.parametrize(("short", "together"), [(100 - PASS + 3, True), (100 - PASS - 4, False)])
 def test_padding_may_cost_as_much_as_the_pass_that_is_saved(short: int, together: bool) -> None:
-    passes = prompt_passes([chunk(0, 100), chunk(1, short)], 512)
+    passes = prompt_passes([chunk(0, 100), chunk(1, short)], 512, PASS)
     assert slots_of(passes) == ([[0, 1]] if together else [[0], [1]])
 
 
 def test_a_short_row_does_not_read_a_long_ones_columns() -> None:
-    assert slots_of(prompt_passes([chunk(0, 64, 4000), chunk(1, 64)], 512)) == [[0], [1]]
-    assert slots_of(prompt_passes([chunk(0, 64, 4000), chunk(1, 64, 3900)], 512)) == [[0, 1]]
+    assert slots_of(prompt_passes([chunk(0, 64, 4000), chunk(1, 64)], 512, PASS)) == [[0], [1]]
+    assert slots_of(prompt_passes([chunk(0, 64, 4000), chunk(1, 64, 3900)], 512, PASS)) == [[0, 1]]
 
 
 def test_a_pass_has_no_more_than_a_batch_with_its_padding() -> None:
-    assert slots_of(prompt_passes([chunk(i, 60) for i in range(4)], 180)) == [[0, 1, 2], [3]]
-    assert slots_of(prompt_passes([chunk(i, 60) for i in range(2)], 0)) == [[0], [1]]
+    assert slots_of(prompt_passes([chunk(i, 60) for i in range(4)], 180, PASS)) == [[0, 1, 2], [3]]
+    assert slots_of(prompt_passes([chunk(i, 60) for i in range(2)], 0, PASS)) == [[0], [1]]
 
 
 # ------------------------------------------------------------------ arrays
@@ -144,6 +146,8 @@ def all_at_once(bench: Bench, n: int, **fields: Any) -> list[list[int]]:
 
 def warm(bench: Bench) -> None:
     """Prompts are timed, so that a step has as many as there is time for."""
+    assert bench.engine._scheduler is not None
+    bench.engine._scheduler.pace.pass_tokens = PASS
     bench.submit(99, (1, 2, 3) * 9, n_predict=3, cache_prompt=False)
     bench.finish(99)
 

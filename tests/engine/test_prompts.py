@@ -6,7 +6,7 @@ import pytest
 
 from mlxserver.engine.pace import Pace
 from mlxserver.engine.pass_shape import PassShape
-from tests.engine.test_pace import learned, seconds_of
+from tests.engine.test_pace import PASS_TOKENS, learned, seconds_of
 from tests.engine.test_scheduler import Harness
 
 SIZES = {"n_slots": 8, "n_ctx": 8 * 1024, "n_ctx_slot": 1024, "n_batch": 2048, "n_ubatch": 512}
@@ -95,7 +95,7 @@ def test_beside_streams_prompts_take_their_share() -> None:
 
 
 def test_the_first_step_of_all_is_short() -> None:
-    h = harness(pace=Pace())
+    h = harness(pace=Pace(PASS_TOKENS))
     submit(h, *[30] * 8)
     assert planned(h) == [[(0, 30), (1, 30)]]
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlxserver.engine.disk_tier import Part
-from mlxserver.engine.prompt_speed import seconds_per_token
+from mlxserver.engine.prompt_speed import MOST_PASS_TOKENS, prompt_speed
 from mlxserver.engine.publisher import Publisher, Restored, joined
 from mlxserver.kv.identity import BASE_IDENTITY
 from mlxserver.kv.kv_type import KV_TYPES
@@ -116,5 +116,6 @@ def test_spans_in_bfloat16_are_joined_exactly() -> None:
 def test_the_model_s_speed_leaves_no_state(kind: str) -> None:
     module = getattr(tiny, kind)()
     states = SlotStates(cache_maker(module), 1, KV_TYPES["f32"], KV_TYPES["f32"])
-    assert 0 < seconds_per_token(module, states) < 1
+    speed = prompt_speed(module, states)
+    assert 0 < speed.seconds_per_token < 1 and 0 <= speed.pass_tokens <= MOST_PASS_TOKENS
     assert states.length(0) == 0
