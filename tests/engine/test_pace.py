@@ -125,7 +125,7 @@ def test_a_decode_step_beside_a_first_prompt_is_not_the_prompt_s() -> None:
     pace.ran(seconds_of(one(0, 60)), [one(0, 60)], 0)
     before = pace.pass_seconds
     pace.ran(decode(1) + seconds_of(one(60, 61)), [one(60, 61)], 1)
-    assert pace.pass_seconds == pytest.approx(before, rel=0.1)
+    assert pace.pass_seconds == pytest.approx(before, rel=0.2)
 
 
 def test_tokens_of_shared_passes_are_counted_with_their_padding() -> None:
