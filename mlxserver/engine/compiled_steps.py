@@ -14,6 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxserver.kv.memory import OutOfMemory
 from mlxserver.kv.slot_kv import BlockShape, BlockView, RowBlock
 from mlxserver.kv.slot_states import Buffers, FixedStep, SlotStates
 
@@ -40,13 +41,15 @@ class CompiledSteps:
     def logits(self, tokens: mx.array, slots: Sequence[int]) -> mx.array | None:
         """(B, n_vocab) of one token (B,) of each slot, as ``SlotStates.decode`` and the module give it.
 
-        None, and nothing is done, where the step is not worth a graph or cannot have one.
+        None, and nothing is done, where the step is not worth a graph or cannot have one. Raises OutOfMemory.
         """
         if self._is_off:
             return None
         lengths = {slot: self._states.length(slot) for slot in slots}
         try:
             return self.attempt(tokens, slots)
+        except OutOfMemory:
+            raise  # of the buffers, before anything was done
         except Exception:
             log.exception("no decode step is compiled from here on")
             self._states.undo(lengths)

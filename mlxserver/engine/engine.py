@@ -231,11 +231,11 @@ class Engine:
         seconds, self._t_collected = now - self._t_collected, now
         scheduler, plan = parts.scheduler, step.plan
         with self._lock:
-            # a launch may block while the device is busy: only between steps of one kind, or for one by itself,
-            # is the time a step's
+            # a launch may block while the device is busy: between steps of one kind, or for one by itself, is
+            # the time a step's
             of_a_kind = ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt)
             if of_a_kind and self._pending_is_ahead == (ahead is not None):
-                scheduler.pace.ran(seconds, plan.shapes, len(plan.decodes))
+                scheduler.pace.ran(seconds, plan.shapes, plan.n_rows)
             scheduler.commit(plan, result)
         self._flush(scheduler)
 

@@ -60,17 +60,19 @@ class StepMemory:
         """Whether slots can get another token each without growing and without anything being dropped."""
         if self.budget.limit is None or not decodes:
             return True
-        wanted = {decode.slot: self._states.length(decode.slot) + 1 for decode in decodes}
-        cost = self.budget.costs.step(len(wanted), max(wanted.values()))
+        wanted = {decode.slot: self._end(decode) for decode in decodes}
+        cost = self.budget.costs.step(sum(each.n_tokens for each in decodes), max(wanted.values()))
         return self._states.growth(wanted) == 0 and self.budget.lacking(cost) == 0
 
     def expect_token(self, decodes: Sequence[Decode]) -> None:
         """Make room for another token of the last of some slots. Raises OutOfMemory."""
-        end = self._states.length(decodes[-1].slot) + 1
-        self._states.expect(decodes[-1].slot, end)
-        longest = max(self._states.length(decode.slot) + 1 for decode in decodes)
-        cost = self.budget.costs.step(len(decodes), longest)
+        self._states.expect(decodes[-1].slot, self._end(decodes[-1]))
+        longest = max(self._end(decode) for decode in decodes)
+        cost = self.budget.costs.step(sum(each.n_tokens for each in decodes), longest)
         self.budget.claim(cost, f"a step of {len(decodes)} slots")
+
+    def _end(self, decode: Decode) -> int:
+        return self._states.length(decode.slot) + decode.n_tokens
 
     def shortage(self, embeds: Sequence[Embed]) -> str:
         """Why prompts, padded to one length, do not fit; empty where they do."""

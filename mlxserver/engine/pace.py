@@ -23,8 +23,10 @@ UNKNOWN_CHUNK_SECONDS = 0.25
 FIRST_CHUNK = 64
 """Tokens that are believed to take ``LONGEST_CHUNK_SECONDS`` before any prompt was timed."""
 LEAST_WORK = 2.0
-"""A pass may take this many times what it costs by itself whatever the share is: one that reads all weights for
-a few tokens delays the streams and brings nothing."""
+"""A pass may take this many times what it costs by itself whatever the share is: one that reads all weights
+for a few tokens delays the streams and brings nothing."""
+
+
 class Pace:
     """Learns the time of a decode step as it grows with the rows, and that of a prompt token as it grows with
     the token's position.
@@ -60,7 +62,8 @@ class Pace:
         n = sum(shape.n_tokens for shape in passes)
         # a pass is tokens at position 0: where its own columns are read does not matter
         n_worth = n + len(passes) * self.pass_tokens + n_others
-        self._token.learn(sum(shape.n_tokens * shape.position for shape in passes) / n_worth, seconds / n_worth)
+        position = sum(shape.n_tokens * shape.position for shape in passes) / n_worth
+        self._token.learn(position, seconds / n_worth)
         self.seconds_per_token = smoothed(self.seconds_per_token, seconds / n)
 
     def seconds(self, n_streams: int, n_waiting: int = 1) -> float:

@@ -118,6 +118,13 @@ class Decode:
 
     slot: int
     task_id: int
+    rest: Chunk | None = None
+    """The end of the slot's prompt, which the same pass evaluates before its last token."""
+
+    @property
+    def n_tokens(self) -> int:
+        """That are evaluated for the one that it gets."""
+        return 1 + (len(self.rest.tokens) if self.rest else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,14 @@ class Plan:
 
     @property
     def chunks(self) -> list[Chunk]:
-        return [chunk for chunks in self.passes for chunk in chunks]
+        """What is evaluated of prompts but their last tokens."""
+        rests = [decode.rest for decode in self.decodes if decode.rest]
+        return [*(chunk for chunks in self.passes for chunk in chunks), *rests]
+
+    @property
+    def n_rows(self) -> int:
+        """Slots of which one token is evaluated."""
+        return sum(decode.rest is None for decode in self.decodes)
 
     @property
     def n_prompt(self) -> int:
@@ -164,6 +178,8 @@ class Plan:
     def shapes(self) -> list[PassShape]:
         """Of the passes over prompts, the embeddings' among them."""
         groups = [[chunk.part for chunk in chunks] for chunks in self.passes]
+        rests = [decode.rest.part for decode in self.decodes if decode.rest]
+        groups += [[(start, end + 1)] for start, end in rests]
         if self.embeds:
             groups.append([(embed.start, embed.start + len(embed.tokens)) for embed in self.embeds])
         return [PassShape.of(parts) for parts in groups]

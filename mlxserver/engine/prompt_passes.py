@@ -11,9 +11,7 @@ COLUMNS = 2048
 """A token reads this many columns of keys and values in the time that the rest of it takes."""
 
 
-def prompt_passes(
-    chunks: Iterable[Chunk], widest: int, pass_tokens: float
-) -> tuple[tuple[Chunk, ...], ...]:
+def prompt_passes(chunks: Iterable[Chunk], widest: int, pass_tokens: float) -> tuple[tuple[Chunk, ...], ...]:
     """The chunks of each pass, in their order; a shared one has ``widest`` tokens at most, with padding.
 
     ``pass_tokens``: what a pass costs by itself, in tokens.

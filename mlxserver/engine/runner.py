@@ -278,7 +278,10 @@ class Runner:
         lengths = {slot: self._states.length(slot) for slot in order}
         sampled = None
         try:
-            logits = [self._logits(order[part], tokens[part], adapters[part]) for part in parts]
+            if rows[0].rest:
+                logits = [self._logits_of_end(rows[0].rest, tokens)]
+            else:
+                logits = [self._logits(order[part], tokens[part], adapters[part]) for part in parts]
             together = mx.concatenate(logits) if len(logits) > 1 else logits[0]
             sampled = self._sampler.sample(together, order)
             mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
@@ -299,6 +302,13 @@ class Runner:
                 return logits
         caches = self._states.decode(slots, finite=any(adapters))
         return cast(mx.array, self._module(tokens[:, None], cache=caches)[:, -1])
+
+    def _logits_of_end(self, rest: Chunk, last: mx.array) -> mx.array:
+        """(1, n_vocab) of a prompt's last token (1,), evaluated with what is before it."""
+        self._adapters.use([rest.adapters])
+        tokens = mx.concatenate([mx.array(rest.tokens, dtype=mx.int32), last])
+        caches = self._states.prompt_chunk(rest.slot, len(tokens), bool(rest.adapters), rest.n_expected)
+        return cast(mx.array, self._module(tokens[None], cache=caches)[:, -1])
 
     def _next_inputs(self, order: list[int]) -> mx.array:
         """(B,) the token that each slot goes on with."""

@@ -24,6 +24,7 @@ from mlxserver.engine.plan import (
     Result,
     SampledToken,
 )
+from mlxserver.engine.prompt_end import joined_end
 from mlxserver.engine.prompts import Prompts, expected_tokens
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.restore import Tier
@@ -181,6 +182,8 @@ class Scheduler:
         )
         for decode in decodes:
             self.slots[decode.slot].n_launched += 1
+        if not shares and self._states.is_plain:
+            passes, decodes = joined_end(passes, joins, decodes)
         return Plan(tuple(moves), passes, (*shares, *copies), joins, decodes, self._embeddings.batch())
 
     def commit(self, plan: Plan, result: Result) -> None:

@@ -12,6 +12,7 @@ import pytest
 from mlxserver.engine.batch_check import graphs_agree
 from mlxserver.engine.compiled_steps import KEPT, CompiledSteps
 from mlxserver.kv.kv_type import KV_TYPES
+from mlxserver.kv.memory import MemoryCosts, OutOfMemory
 from mlxserver.kv.slot_kv import BlockShape
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.caches import cache_maker
@@ -108,6 +109,22 @@ def test_the_first_token_of_all_is_not_compiled() -> None:
     states = states_of(module)
     assert CompiledSteps(module, states, worth=0).logits(mx.array([1]), [0]) is None
     assert states.length(0) == 0
+
+
+def test_a_step_that_finds_no_room_raises_and_later_ones_are_compiled() -> None:
+    module = tiny.llama()
+    states = states_of(module)
+    order = filled(module, states, (62, 3))
+    steps = CompiledSteps(module, states, worth=0)
+    states.budget.limit, states.budget.costs = 1, MemoryCosts(kv=1)
+    columns = states._plain[0].shape[1]
+    wide = [columns] * 2
+    lengths, states._length = states._length, [*wide, *states._length[2:]]
+    with pytest.raises(OutOfMemory):
+        steps.logits(mx.array([1, 2]), order)
+    assert states._length[:2] == wide
+    states._length, states.budget.limit = lengths, None
+    assert steps.logits(mx.array([1, 2]), order) is not None
 
 
 def test_shapes_that_are_gone_are_forgotten() -> None:
