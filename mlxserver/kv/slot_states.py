@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 
 from mlxserver.kv.batched_state import BatchedState
+from mlxserver.kv.buffer_room import BufferRoom
 from mlxserver.kv.kv_type import KVType, Parts
 from mlxserver.kv.memory import MemoryBudget
 from mlxserver.kv.prompt_block import PromptBlock, PromptView
@@ -21,6 +22,7 @@ from mlxserver.kv.slot_kv import (
     SlotKV,
     grown_columns,
 )
+from mlxserver.kv.slot_rows import SlotRows
 from mlxserver.kv.spans import KVSnapshot, KVSpan, bytes_per_token
 from mlxserver.models.rotary import Rotation
 
@@ -62,7 +64,8 @@ class SlotStates:
         ]
         """Names of the cache classes of the layers that are no plain attention, one a layer."""
         self._shifter = Shifter(find_rotations, self.uncut, key_type, value_type)
-        self._row = list(range(n_slots - 1, -1, -1))  # fresh slots are taken last first; rows from the front
+        self._rows = SlotRows(n_slots)
+        self._room = BufferRoom(self._plain, self.budget)
         self._length = [0] * n_slots
         self.alone = [name for cache in caches if (name := _cannot_batch(cache))]
         """Names of cache classes that mlx-lm cannot batch; such a model decodes its slots one by one."""
@@ -90,7 +93,7 @@ class SlotStates:
         """Whether the slot's state can be cut back to exactly its first ``n`` tokens."""
         if n in (0, self._length[slot]) or self.is_plain:
             return True
-        return all(layer.can_trim(self._row[slot]) for layer in self._uncut)
+        return all(layer.can_trim(self._rows.of(slot)) for layer in self._uncut)
 
     def truncate(self, slot: int, n: int) -> None:
         """Keep the first ``n`` tokens.
@@ -107,9 +110,9 @@ class SlotStates:
             )
         for layer in self._uncut:
             if n == 0:
-                layer.clear(self._row[slot])
+                layer.clear(self._rows.of(slot))
             else:
-                layer.trim(self._row[slot], drop)
+                layer.trim(self._rows.of(slot), drop)
         self._length[slot] = n
 
     def _require(self, slot: int, n: int) -> None:
@@ -120,7 +123,7 @@ class SlotStates:
     def drop(self, slot: int) -> None:
         """Forget everything about a slot whose state is not to be trusted."""
         for layer in self._uncut:
-            layer.drop(self._row[slot])
+            layer.drop(self._rows.of(slot))
         self._length[slot] = 0
 
     @property
@@ -140,7 +143,7 @@ class SlotStates:
         Raises ValueError where the slot does not hold them: a step that was to evaluate them has failed.
         """
         self._require(slot, end)
-        layers = tuple(layer.read(self._row[slot], start, end) for layer in self._plain)
+        layers = tuple(layer.read(self._rows.of(slot), start, end) for layer in self._plain)
         mx.eval(layers)  # a pending view of a buffer would force the next write to copy all of it
         return KVSpan(layers)
 
@@ -149,23 +152,23 @@ class SlotStates:
         if not self._plain:
             return
         self._require(slot, start)
-        self._make_room(self._row[slot] + 1, start + span.n)
+        self._room.make(self._rows.of(slot) + 1, start + span.n)
         for layer, (keys, values) in zip(self._plain, span.layers, strict=True):
-            layer.write(self._row[slot], start, keys, values)
+            layer.write(self._rows.of(slot), start, keys, values)
         self._length[slot] = max(self._length[slot], start + span.n)
 
     def read_snapshot(self, slot: int) -> KVSnapshot | None:
         """The other layers' state after the slot's last token; None for a model that has none."""
         if self.is_plain:
             return None
-        snapshot = KVSnapshot(tuple(layer.read(self._row[slot]) for layer in self._uncut))
+        snapshot = KVSnapshot(tuple(layer.read(self._rows.of(slot)) for layer in self._uncut))
         mx.eval([array for layer in self._uncut for array in layer.arrays])
         return snapshot
 
     def write_snapshot(self, slot: int, n: int, snapshot: KVSnapshot) -> None:
         """Make the slot's other layers what they were after ``n`` tokens."""
         for layer, cache in zip(self._uncut, snapshot.caches, strict=True):
-            layer.write(self._row[slot], cache)
+            layer.write(self._rows.of(slot), cache)
         self._length[slot] = n
 
     def snapshot_of(self, states: Sequence[Any]) -> KVSnapshot | None:
@@ -204,7 +207,7 @@ class SlotStates:
         if end > start and self._plain:
             self.write_span(target, at, self.moved(self.read_span(source, start, end), start, at))
         for layer in self._uncut:
-            layer.write(self._row[target], layer.read(self._row[source]))
+            layer.write(self._rows.of(target), layer.read(self._rows.of(source)))
             self._length[target] = end
 
     def prompt_chunk(self, slot: int, n_new: int, finite: bool = False, n_expected: int = 0) -> list[Any]:
@@ -213,8 +216,8 @@ class SlotStates:
         ``finite``: the evaluation may overflow, and what is held of it is to be finite all the same.
         ``n_expected``: tokens that the slot will soon hold, for which there is to be room at once.
         """
-        span = RowSpan(self._row[slot], self._length[slot], n_new, finite)
-        self._make_room(span.row + 1, max(span.end, n_expected))
+        span = RowSpan(self._rows.of(slot), self._length[slot], n_new, finite)
+        self._room.make(span.row + 1, max(span.end, n_expected))
         self._length[slot] += n_new
         return [
             RowView(layer, span) if isinstance(layer, SlotKV) else layer.one(span.row)
@@ -226,11 +229,11 @@ class SlotStates:
     ) -> list[Any]:
         """As ``prompt_chunk`` for several slots of a plain model, each with a number of tokens of its own."""
         spans = tuple(
-            RowSpan(self._row[slot], self._length[slot], n, finite)
+            RowSpan(self._rows.of(slot), self._length[slot], n, finite)
             for slot, n in zip(slots, n_new, strict=True)
         )
         block = PromptBlock(spans)
-        self._make_room(block.n_rows, max(block.end, n_expected))
+        self._room.make(block.n_rows, max(block.end, n_expected))
         for slot, span in zip(slots, spans, strict=True):
             self._length[slot] = span.end
         return [PromptView(layer, block) for layer in self._plain]
@@ -239,9 +242,9 @@ class SlotStates:
         """One cache a layer for one token of each of ``slots``, in the order of ``arrange``."""
         if len(slots) == 1:
             return self.prompt_chunk(slots[0], 1, finite)
-        rows = tuple(self._row[slot] for slot in slots)
+        rows = tuple(self._rows.of(slot) for slot in slots)
         block = RowBlock.of(rows, [self._length[slot] for slot in slots], finite)
-        self._make_room(block.hi, block.end)
+        self._room.make(block.hi, block.end)
         caches = [
             BlockView(layer, block) if isinstance(layer, SlotKV) else layer.many(rows)
             for layer in self._layers
@@ -257,9 +260,9 @@ class SlotStates:
         """
         if self._uncut or not all(layer.keys for layer in self._plain):
             return None
-        rows = [self._row[slot] for slot in slots]
+        rows = [self._rows.of(slot) for slot in slots]
         end = max(self._length[slot] for slot in slots) + 1
-        self._make_room(rows[-1] + 1, end)
+        self._room.make(rows[-1] + 1, end)
         return BlockShape(rows[0], rows[-1] + 1, grown_columns(0, end), *self._plain[0].shape)
 
     def decode_fixed(self, slots: Sequence[int], run: FixedStep, tokens: mx.array) -> mx.array:
@@ -290,25 +293,16 @@ class SlotStates:
 
     def uncut_sizes(self, slot: int) -> tuple[int, list[tuple[int, int]]]:
         """What a slot that holds something has beside them (``BatchedState.sizes``), of all layers."""
-        sizes = [layer.sizes(self._row[slot]) for layer in self._uncut]
+        sizes = [layer.sizes(self._rows.of(slot)) for layer in self._uncut]
         return sum(fixed for fixed, _ in sizes), [each for _, growing in sizes for each in growing]
 
     def growth(self, wanted: dict[int, int]) -> int:
         """Bytes that the buffers need more, for a while at least, for slots of so many tokens."""
-        if not self._plain or not wanted:
-            return 0
-        return self._growth(max(self._row[slot] for slot in wanted) + 1, max(wanted.values()))
+        return self._room.growth(*self._reach(wanted)) if wanted else 0
 
-    def _growth(self, n_rows: int, n_columns: int) -> int:
-        rows, columns = self._plain[0].shape
-        if n_rows <= rows and n_columns <= columns:
-            return 0
-        n_rows, n_columns = max(rows, n_rows), grown_columns(columns, n_columns)
-        costs, n_cells = self.budget.costs, n_rows * n_columns
-        # a step may be under way, and one follows
-        return (
-            costs.kv * (n_cells - rows * columns) + costs.layer_kv * n_cells + costs.step(n_rows, n_columns)
-        )
+    def _reach(self, wanted: dict[int, int]) -> tuple[int, int]:
+        """The rows and columns of slots with so many tokens."""
+        return max(self._rows.of(slot) for slot in wanted) + 1, max(wanted.values())
 
     def could_hold(self, wanted: dict[int, int]) -> bool:
         """Whether slots can get so many tokens if stored state gives room. Changes nothing."""
@@ -320,37 +314,14 @@ class SlotStates:
         """Have room for so many tokens of a slot. Raises OutOfMemory, changing nothing, without any."""
         if self._length[slot] == 0 and (new := self.budget.costs.slot(n)):
             self.budget.claim(new, f"the state of {n} tokens")
-        self._make_room(self._row[slot] + 1, n)
+        self._room.make(self._rows.of(slot) + 1, n)
 
     def compact(self, slot: int) -> None:
         """Give back the room that no slot's tokens take; ``slot`` is empty and is to be filled."""
-        if not self._plain:
-            return
-        first = min((row for row, n in self._lengths_by_row() if n == 0), default=self._row[slot])
-        if self._length[slot] == 0 and not self._uncut and first != self._row[slot]:
-            other = self._row.index(first)
-            self._row[slot], self._row[other] = first, self._row[slot]
-        n_rows = max((row + 1 for row, n in self._lengths_by_row() if n), default=1)
-        for layer in self._plain:
-            if layer.keys:
-                layer.shrink(n_rows, max(self._length))
-                mx.eval(layer.arrays)
-
-    def _lengths_by_row(self) -> list[tuple[int, int]]:
-        return [(row, self._length[slot]) for slot, row in enumerate(self._row)]
-
-    def _make_room(self, n_rows: int, n_columns: int) -> None:
-        """One layer after the other: two buffers of one layer are there at a time, not of all layers.
-
-        Raises OutOfMemory, and changes nothing, where there is no room.
-        """
-        if self._plain and (nbytes := self._growth(n_rows, n_columns)):
-            self.budget.claim(nbytes, f"the state of {n_rows} slots of {n_columns} tokens")
-        for layer in self._plain:
-            layer.n_expected = n_columns
-            if layer.lacks(n_rows, n_columns):
-                layer.reserve(n_rows, n_columns, layer.keys, layer.values)
-                mx.eval(layer.arrays)
+        if self.is_plain and self._length[slot] == 0:
+            self._rows.exchange(slot, self._rows.first(lambda each: self._length[each] == 0))
+        n_rows = max((self._rows.of(each) + 1 for each, n in enumerate(self._length) if n), default=1)
+        self._room.shrink(n_rows, max(self._length))
 
     @property
     def can_undo(self) -> bool:
@@ -371,39 +342,24 @@ class SlotStates:
 
     def arrange(self, slots: Sequence[int]) -> list[int]:
         """Move rows so that those of ``slots`` are neighbours; the slots in the order of their rows."""
-        rows = {self._row[slot] for slot in slots}
-        if len(slots) > 1 and max(rows) - min(rows) >= len(slots):
-            block = _best_block(rows, len(self._row))
-            holes = [row for row in block if row not in rows]
-            for row, hole in zip(sorted(rows - set(block)), holes, strict=True):
-                self._swap_rows(row, hole)
-        return sorted(slots, key=lambda slot: self._row[slot])
+        return self._rows.arrange(slots, self._swap)
 
     def arrange_passes(self, passes: Sequence[Sequence[int]]) -> list[list[int]]:
         """As ``arrange``, for one set of slots or for two that are decoded one after the other."""
-        order = self.arrange([slot for slots in passes for slot in slots])
-        if len(passes) == 1:
-            return [order]
-        both = tuple(passes), tuple(passes)[::-1]
-        front, back = max(both, key=lambda pair: len({*order[: len(pair[0])]} & {*pair[0]}))
-        holes = [slot for slot in order[: len(front)] if slot not in front]
-        strays = [slot for slot in order[len(front) :] if slot in front]
-        for hole, stray in zip(holes, strays, strict=True):
-            self._swap_rows(self._row[hole], self._row[stray])
-        return [sorted(slots, key=lambda slot: self._row[slot]) for slots in (front, back)]
+        return self._rows.arrange_passes(passes, self._swap)
 
     def arrays(self) -> list[mx.array]:
         """Everything that must be evaluated for the state to stand on its own."""
         return [array for layer in self._layers for array in layer.arrays]
 
-    def _swap_rows(self, a: int, b: int) -> None:
-        slot_a, slot_b = self._row.index(a), self._row.index(b)
+    def _swap(self, a: int, b: int) -> None:
+        """Exchange what two rows hold."""
+        n_a, n_b = (self._length[self._rows.slot(row)] for row in (a, b))
         for layer in self._layers:
             if isinstance(layer, SlotKV):
-                layer.swap(a, b, self._length[slot_a], self._length[slot_b])
+                layer.swap(a, b, n_a, n_b)
             else:
                 layer.swap(a, b)
-        self._row[slot_a], self._row[slot_b] = b, a
 
 
 def _layer(
@@ -422,11 +378,3 @@ def _cannot_batch(cache: Any) -> str | None:
     if isinstance(cache, CacheList):
         return next((name for part in cache.caches if (name := _cannot_batch(part))), None)
     return None if hasattr(cache, "merge") else type(cache).__name__
-
-
-def _best_block(rows: set[int], n_rows: int) -> range:
-    """The run of ``len(rows)`` neighbours that holds most of ``rows``: the fewest moves."""
-    width = len(rows)
-    starts = range(n_rows - width + 1)
-    best = max(starts, key=lambda lo: sum(row in rows for row in range(lo, lo + width)))
-    return range(best, best + width)

@@ -43,7 +43,7 @@ def test_the_rows_of_each_pass_are_neighbours() -> None:
         passes = states.arrange_passes([slots[:cut], slots[cut:]])
         assert {frozenset(each) for each in passes} == {frozenset(slots[:cut]), frozenset(slots[cut:])}
         for each in passes:
-            rows = [states._row[slot] for slot in each]
+            rows = [states._rows.of(slot) for slot in each]
             assert rows == list(range(rows[0], rows[0] + len(rows)))
 
 
