@@ -11,7 +11,7 @@ from mlxserver.engine.trend import Trend, smoothed
 PROMPT_SHARE = 2.0
 """What is read of a prompt in a step may take this many times as long as the decode step that it delays.
 
-A simulated arrival of 4,000 tokens, each step off by 10 %: the largest of 200 gaps is 3.9 median ones; with a
+A simulated arrival of 4,000 tokens, each step off by 10 %: the largest of 200 gaps is 3.8 median ones; with a
 share of 3 it is 5.4, and the prompt is done in two thirds of the time.
 """
 MOST_SHARES = 4
@@ -22,7 +22,7 @@ UNKNOWN_CHUNK_SECONDS = 0.25
 """Beside streams of which no step was timed yet."""
 FIRST_CHUNK = 64
 """Tokens that are believed to take ``LONGEST_CHUNK_SECONDS`` before any prompt was timed."""
-LEAST_WORK = 2.0
+LEAST_WORK = 1.25
 """A pass may take this many times what it costs by itself whatever the share is: one that reads all weights
 for a few tokens delays the streams and brings nothing."""
 
@@ -39,7 +39,7 @@ class Pace:
     def __init__(self, pass_tokens: float = 0.0) -> None:
         self.pass_tokens = pass_tokens
         self._decode = Trend(memory=0.98, spread=1.0, wary=False)
-        self._token = Trend(memory=0.9, spread=64.0, wary=True)
+        self._token = Trend(memory=0.98, spread=64.0, wary=True)
         self.seconds_per_token = 0.0
         """Of a prompt, lately; 0 before the first one."""
 
