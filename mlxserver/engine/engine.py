@@ -201,7 +201,7 @@ class Engine:
         with self._lock:
             plan = scheduler.plan()
         # where a launch takes as long as its step, streams would get their tokens a chunk later for nothing
-        apart = self._launches_block and plan.n_prompt > 0
+        apart = plan.grows or (self._launches_block and plan.n_prompt > 0)
         if self._pending and apart:
             self._take_in(parts)
         t_launch = time.perf_counter()
@@ -234,7 +234,7 @@ class Engine:
             # a launch may block while the device is busy: between steps of one kind, or for one by itself, is
             # the time a step's
             of_a_kind = ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt)
-            if of_a_kind and self._pending_is_ahead == (ahead is not None):
+            if of_a_kind and not plan.grows and self._pending_is_ahead == (ahead is not None):
                 scheduler.pace.ran(seconds, plan.shapes, plan.n_rows)
             scheduler.commit(plan, result)
         self._flush(scheduler)

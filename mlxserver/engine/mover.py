@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlxserver.engine.plan import Compact, Copy, Cut, Discard, Load, Move, Save
+from mlxserver.engine.plan import Compact, Copy, Cut, Discard, Grow, Load, Move, Save
 from mlxserver.engine.write_behind import WriteBehind
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.kv.spans import KVSnapshot, KVSpan
@@ -32,6 +32,8 @@ class Mover:
                 self._states.copy(source, slot, start, end, at)
             case Compact(slot=slot):
                 self._states.compact(slot)
+            case Grow(slot=slot, n=n, seconds=seconds):
+                self._states.grow(slot, n, seconds)
             case Discard(slot=slot, n_keep=n_keep, n_discard=n_discard):
                 self._claim_copy(self._states.length(slot) - n_keep - n_discard)
                 self._states.discard(slot, n_keep, n_discard)

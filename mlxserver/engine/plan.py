@@ -78,7 +78,17 @@ class Compact:
     task_id: int
 
 
-Move = Save | Cut | Load | Copy | Discard | Compact
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Have more room for ``n`` tokens of a slot, made for about so many seconds; a later one goes on."""
+
+    slot: int
+    task_id: int
+    n: int
+    seconds: float
+
+
+Move = Save | Cut | Load | Copy | Discard | Compact | Grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +178,11 @@ class Plan:
     def n_rows(self) -> int:
         """Slots of which one token is evaluated."""
         return sum(decode.rest is None for decode in self.decodes)
+
+    @property
+    def grows(self) -> bool:
+        """Whether it waits for buffers to be made."""
+        return any(isinstance(move, Grow) for move in self.moves)
 
     @property
     def n_prompt(self) -> int:

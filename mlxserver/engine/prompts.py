@@ -8,7 +8,7 @@ from mlxserver.engine.checkpoints import is_checkpoint, next_checkpoint
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.pace import Pace
 from mlxserver.engine.pass_shape import PassShape
-from mlxserver.engine.plan import Chunk, Move
+from mlxserver.engine.plan import Chunk, Grow, Move
 from mlxserver.engine.prompt_passes import prompt_passes
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.slot import Slot, SlotState
@@ -36,15 +36,21 @@ class Prompts:
         self._pace = pace
         self._widest_pass = config.n_ubatch if shares_passes else 0
 
+    def room(self) -> list[Move]:
+        """Beside streams, the buffers grow over as many steps as it takes before a prompt goes on."""
+        seconds = self._pace.seconds(self._n_streams())
+        for slot in self._waiting():
+            if self._must_grow(slot):
+                return [Grow(slot.id, slot.task_id, expected_tokens(slot), seconds)]
+        return []
+
     def passes(self) -> tuple[tuple[Chunk, ...], ...]:
         """All but each prompt's last token, which is decoded; the chunks of each forward pass."""
-        n_streams = sum(slot.state is SlotState.GENERATING for slot in self._slots)
-        if n_streams and not self._config.cont_batching:
-            return ()
-        waiting = [slot for slot in self._slots if slot.state is SlotState.PROMPT]
+        n_streams = self._n_streams()
+        waiting = [slot for slot in self._waiting() if not self._must_grow(slot)]
         seconds, most = self._pace.seconds(n_streams, len(waiting)), self._config.n_batch
         chunks: list[Chunk] = []
-        for slot in sorted(waiting, key=lambda slot: slot.t_start):
+        for slot in waiting:
             while limit := min(most, self._limit(slot)):
                 chunk = self._fitting(slot, limit, chunks, seconds)
                 if chunk is None:
@@ -71,6 +77,19 @@ class Prompts:
             and slot.n_exact == len(slot.tokens)
         ]
         return [move for slot in reached for move in self._reuse.keep(slot)]
+
+    def _n_streams(self) -> int:
+        return sum(slot.state is SlotState.GENERATING for slot in self._slots)
+
+    def _waiting(self) -> list[Slot]:
+        """Whose prompt may go on, the one that began first in front."""
+        if self._n_streams() and not self._config.cont_batching:
+            return []
+        waiting = [slot for slot in self._slots if slot.state is SlotState.PROMPT]
+        return sorted(waiting, key=lambda slot: slot.t_start)
+
+    def _must_grow(self, slot: Slot) -> bool:
+        return self._n_streams() > 0 and self._states.is_far_from(slot.id, expected_tokens(slot))
 
     def _limit(self, slot: Slot) -> int:
         """Tokens that a slot's next chunk may have; 0 where all is done."""

@@ -37,6 +37,10 @@ class States(Protocol):
         """Whether there is memory for slots with so many tokens, if stored state gives room."""
         ...
 
+    def is_far_from(self, slot: int, n: int) -> bool:
+        """Whether making room for so many tokens of a slot at once would be felt."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:

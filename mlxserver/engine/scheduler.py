@@ -18,6 +18,7 @@ from mlxserver.engine.plan import (
     Cut,
     Decode,
     Embedded,
+    Grow,
     Join,
     Move,
     Plan,
@@ -172,7 +173,8 @@ class Scheduler:
         moves = self._starts()
         moves += self._shifts()
         moves += self._make_room()
-        passes = self._prompts.passes()
+        moves += self._prompts.room()
+        passes = () if any(isinstance(move, Grow) for move in moves) else self._prompts.passes()
         shares = self._prompts.checkpoints([chunk for chunks in passes for chunk in chunks])
         copies, joins = self._joins()
         decodes = tuple(

@@ -270,12 +270,11 @@ def _grown(buffers: Parts, n_rows: int, n_columns: int, like: Parts) -> Parts:
 
 def _larger(buffer: mx.array, n_rows: int, n_columns: int) -> mx.array:
     rows, _, columns, _ = buffer.shape
-    if n_rows > rows:
-        buffer = mx.concatenate([buffer, _empty(buffer, n_rows - rows, columns)], axis=0)
-    if n_columns > columns:
-        extra = grown_columns(columns, n_columns) - columns
-        buffer = mx.concatenate([buffer, _empty(buffer, buffer.shape[0], extra)], axis=2)
-    return buffer
+    if n_rows <= rows and n_columns <= columns:
+        return buffer
+    larger = _empty(buffer, max(rows, n_rows), grown_columns(columns, n_columns))
+    larger[:rows, :, :columns] = buffer  # in place: a concatenation writes everything twice
+    return larger
 
 
 def grown_columns(columns: int, wanted: int) -> int:

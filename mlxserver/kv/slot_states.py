@@ -263,6 +263,8 @@ class SlotStates:
         rows = [self._rows.of(slot) for slot in slots]
         end = max(self._length[slot] for slot in slots) + 1
         self._room.make(rows[-1] + 1, end)
+        if not self._room.is_even:
+            return None
         return BlockShape(rows[0], rows[-1] + 1, grown_columns(0, end), *self._plain[0].shape)
 
     def decode_fixed(self, slots: Sequence[int], run: FixedStep, tokens: mx.array) -> mx.array:
@@ -315,6 +317,14 @@ class SlotStates:
         if self._length[slot] == 0 and (new := self.budget.costs.slot(n)):
             self.budget.claim(new, f"the state of {n} tokens")
         self._room.make(self._rows.of(slot) + 1, n)
+
+    def is_far_from(self, slot: int, n: int) -> bool:
+        """Whether making room for so many tokens of a slot at once would be felt."""
+        return self._room.takes_long(self._rows.of(slot) + 1, n)
+
+    def grow(self, slot: int, n: int, seconds: float) -> None:
+        """Have more room for ``n`` tokens of a slot, made for about so long. Raises OutOfMemory."""
+        self._room.make(self._rows.of(slot) + 1, n, seconds)
 
     def compact(self, slot: int) -> None:
         """Give back the room that no slot's tokens take; ``slot`` is empty and is to be filled."""

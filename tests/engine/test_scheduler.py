@@ -40,6 +40,9 @@ class AnyCut:
     def could_hold(self, wanted: dict[int, int]) -> bool:
         return True
 
+    def is_far_from(self, slot: int, n: int) -> bool:
+        return False
+
 
 class NoCut:
     is_plain = False
@@ -50,6 +53,9 @@ class NoCut:
 
     def could_hold(self, wanted: dict[int, int]) -> bool:
         return True
+
+    def is_far_from(self, slot: int, n: int) -> bool:
+        return False
 
 
 class Clock:
