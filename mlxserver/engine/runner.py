@@ -106,7 +106,7 @@ class Runner:
                 self._guard(step, [join], lambda join=join: self._join(join))
         decodes = [decode for decode in plan.decodes if self._task_of.get(decode.slot) == decode.task_id]
         decodes = self._with_room(step, decodes)
-        for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
+        for group in self._groups(decodes):
             # rows that change places are not only those of the group: an error there is nobody's
             passes = self._states.arrange_passes(self._passes([decode.slot for decode in group]))
             self._decode(step, group, passes)
@@ -223,6 +223,12 @@ class Runner:
         self._task_of[join.slot] = join.task_id
         self._adapters_of[join.slot] = join.adapters
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
+
+    def _groups(self, decodes: list[Decode]) -> list[list[Decode]]:
+        """The rows that are sampled together."""
+        alone = [decode for decode in decodes if self._alone or decode.rest]
+        together = [decode for decode in decodes if decode not in alone]
+        return [*([decode] for decode in alone), *([together] if together else [])]
 
     def _passes(self, slots: list[int]) -> list[list[int]]:
         """The slots of each forward pass."""

@@ -76,7 +76,7 @@ def test_answers_are_those_of_each_alone(kind: str, slowly: list[int]) -> None:
         assert bench.finish(0, 1) == [oracle(module, SHORT, 150), oracle(module, LONG, 20)]
     finally:
         bench.close()
-    assert len(slowly) >= 2
+    assert len(slowly) >= (2 if kind == "llama" else 1), "one a layer of plain attention"
 
 
 def test_one_that_finds_no_room_fails_alone(slowly: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from mlxserver.engine.pass_shape import PassShape
 from mlxserver.engine.plan import Chunk, Decode, Join, Plan
-from mlxserver.engine.prompt_end import MOST_REST, joined_end
-from mlxserver.engine.task import Failed, Started
+from mlxserver.engine.prompt_end import MOST_BESIDE, MOST_REST, joined_end
+from mlxserver.engine.task import Failed, Started, Token
 from tests.engine.bench import GREEDY, Bench, oracle
 from tests.engine.test_scheduler import Harness, NoCut
 from tests.models import tiny
@@ -30,12 +30,17 @@ def test_a_short_end_is_joined() -> None:
     assert joined_end((before, (chunk(),)), [JOIN], (LAST,)) == ((before,), (Decode(0, 7, chunk()),))
 
 
+def test_a_shorter_one_is_joined_beside_others() -> None:
+    other, rest = Decode(1, 8), chunk(MOST_BESIDE)
+    assert joined_end(((rest,),), [JOIN], (LAST, other)) == ((), (Decode(0, 7, rest), other))
+
+
 @pytest.mark.parametrize(
     ("passes", "joins", "decodes"),
     [
         ((), [JOIN], (LAST,)),
         (((chunk(),),), [], (LAST,)),
-        (((chunk(),),), [JOIN], (LAST, Decode(1, 8))),
+        (((chunk(MOST_BESIDE + 1),),), [JOIN], (LAST, Decode(1, 8))),
         (((chunk(),),), [JOIN, Join(1, 8, GREEDY, (1, 2))], (LAST,)),
         (((chunk(), chunk()),), [JOIN], (LAST,)),
         (((chunk(task_id=9),),), [JOIN], (LAST,)),
@@ -60,7 +65,7 @@ def test_a_slot_by_itself_has_one_pass_and_one_beside_a_stream_two() -> None:
     h.submit(0, n_prompt=9, n_predict=50)
     plan = h.step()
     assert not plan.passes and plan.decodes[0].rest == Chunk(1, 0, tuple(range(10, 18)), 8, (), 59)
-    h.submit(1, n_prompt=9, first=500)
+    h.submit(1, n_prompt=MOST_BESIDE + 2, first=500)
     plan = h.step()
     assert len(plan.passes) == 1 and [decode.rest for decode in plan.decodes] == [None, None]
 
@@ -116,6 +121,22 @@ def test_answers_are_those_of_two_passes(
                 bench.submit(100 + task_id, again, n_predict=8, cache_prompt=True)
                 assert bench.finish(100 + task_id) == [oracle(module, again, 8)]
             assert passes[0] == len(again) - bench.of(100 + task_id, Started)[0].n_past < 5
+    finally:
+        bench.close()
+
+
+def test_a_short_question_beside_a_stream_changes_neither() -> None:
+    module = tiny.llama()
+    bench = Bench(module)
+    stream, question = (9, 8, 7), (3, 1, 4, 1, 5)
+    try:
+        bench.submit(0, stream, n_predict=60)
+        bench.wait(lambda: sum(isinstance(e, Token) for e in bench.events) > 3)
+        for task_id in (1, 2):
+            bench.submit(task_id, question, n_predict=9)
+            bench.finish(task_id)
+        found = bench.finish(0, 1, 2)
+        assert found == [oracle(module, stream, 60)] + 2 * [oracle(module, question, 9)]
     finally:
         bench.close()
 

@@ -28,6 +28,7 @@ DIGITS = replace(GREEDY, grammar=Grammar("gbnf", 'root ::= "<" [0-9]{30,60} ">"'
 PROMPTS = [
     [(13 * i + 11 * j) % 250 for j in range(n)] for i, n in enumerate([3, 9, 20, 40, 70, 150, 150, 200])
 ]
+EMBEDDED = list(range(30))
 PHASES = {
     "queued",
     "restored from disk",
@@ -165,11 +166,12 @@ def test_a_thousand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         leaves = rng.choice(
             [(Started, 1), (PromptProgress, 2), (Token, 1), (Token, rng.randrange(2, 30)), None, None]
         )
-        if kind == "embedding":  # one more than fits beside it into a step
-            fields, prompt = {"is_embedding": True}, PROMPTS[2]
-            open_tasks.append(next(new_id))
-            staying_vectors.append(open_tasks[-1])
-            bench.submit(open_tasks[-1], prompt, **fields)
+        if kind == "embedding":  # with two others it is more than a batch
+            fields, prompt = {"is_embedding": True}, EMBEDDED
+            for _ in range(CONFIG.n_batch // len(EMBEDDED)):
+                open_tasks.append(next(new_id))
+                staying_vectors.append(open_tasks[-1])
+                bench.submit(open_tasks[-1], prompt, **fields)
         elif kind == "grammar":
             fields["sampling"] = DIGITS
         elif kind == "sampled":
