@@ -38,16 +38,17 @@ class CompiledSteps:
         self._graphs: OrderedDict[BlockShape, FixedStep] = OrderedDict()
         self._n_wanted: OrderedDict[BlockShape, int] = OrderedDict()
 
-    def logits(self, tokens: mx.array, slots: Sequence[int]) -> mx.array | None:
+    def logits(self, tokens: mx.array, slots: Sequence[int], may_make: bool = True) -> mx.array | None:
         """(B, n_vocab) of one token (B,) of each slot, as ``SlotStates.decode`` and the module give it.
 
-        None, and nothing is done, where the step is not worth a graph or cannot have one. Raises OutOfMemory.
+        None, and nothing is done, where the step is not worth a graph or cannot have one, or where there is
+        none yet and none may be made. Raises OutOfMemory.
         """
         if self._is_off:
             return None
         lengths = {slot: self._states.length(slot) for slot in slots}
         try:
-            return self.attempt(tokens, slots)
+            return self.attempt(tokens, slots, may_make)
         except OutOfMemory:
             raise  # of the buffers, before anything was done
         except Exception:
@@ -56,18 +57,18 @@ class CompiledSteps:
             self._is_off = True
             return None
 
-    def attempt(self, tokens: mx.array, slots: Sequence[int]) -> mx.array | None:
+    def attempt(self, tokens: mx.array, slots: Sequence[int], may_make: bool = True) -> mx.array | None:
         """As ``logits``; raises what goes wrong while the graph is made, with lengths that do not hold."""
         shape = self._states.block_shape(slots)
-        run = None if shape is None else self._graph(shape)
+        run = None if shape is None else self._graph(shape, may_make)
         return None if run is None else self._states.decode_fixed(slots, run, tokens)
 
-    def _graph(self, shape: BlockShape) -> FixedStep | None:
+    def _graph(self, shape: BlockShape, may_make: bool) -> FixedStep | None:
         if shape in self._graphs:
             self._graphs.move_to_end(shape)
             return self._graphs[shape]
         n = self._n_wanted.pop(shape, 0)
-        if n < self._worth:
+        if n < self._worth or not may_make:
             _remember(self._n_wanted, shape, n + 1)
             return None
         run = mx.compile(lambda *inputs: self._step(shape, *inputs))

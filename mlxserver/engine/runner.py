@@ -287,7 +287,8 @@ class Runner:
             if rows[0].rest:
                 logits = [self._logits_of_end(rows[0].rest, tokens)]
             else:
-                logits = [self._logits(order[part], tokens[part], adapters[part]) for part in parts]
+                may_make = not step.plan.n_prompt  # beside a prompt the step is long enough
+                logits = [self._logits(order[p], tokens[p], adapters[p], may_make) for p in parts]
             together = mx.concatenate(logits) if len(logits) > 1 else logits[0]
             sampled = self._sampler.sample(together, order)
             mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
@@ -299,11 +300,13 @@ class Runner:
             raise
         step.sampled.append((rows, sampled))
 
-    def _logits(self, slots: list[int], tokens: mx.array, adapters: list[Adapters]) -> mx.array:
+    def _logits(
+        self, slots: list[int], tokens: mx.array, adapters: list[Adapters], may_make: bool
+    ) -> mx.array:
         """(B, n_vocab) of one token of each slot."""
         self._adapters.use(adapters)
         if self._compiled and not any(adapters):
-            logits = self._compiled.logits(tokens, slots)
+            logits = self._compiled.logits(tokens, slots, may_make)
             if logits is not None:
                 return logits
         caches = self._states.decode(slots, finite=any(adapters))

@@ -104,6 +104,17 @@ def test_a_shape_is_compiled_once_it_has_lasted() -> None:
     assert [states.length(slot) for slot in range(2)] == [9, 7]
 
 
+def test_no_graph_is_made_where_none_may_be_and_those_that_are_there_are_used() -> None:
+    module = tiny.llama()
+    states = states_of(module)
+    order = filled(module, states, (5, 3))
+    steps = CompiledSteps(module, states, worth=0)
+    tokens = mx.array([1, 2])
+    made = [steps.logits(tokens, order, may_make) is not None for may_make in (False, True, False)]
+    assert made == [False, True, True]
+    assert [states.length(slot) for slot in range(2)] == [7, 5]
+
+
 def test_the_first_token_of_all_is_not_compiled() -> None:
     module = tiny.llama()
     states = states_of(module)
