@@ -195,6 +195,7 @@ POINTS = [
     Point("a slot's reservation", E + "scheduler:Scheduler.reserve", all_that_run, remakes=True, later=2),
     # steps
     Point("prompt chunk", E + "runner:Runner._prompt", of_item, KINDS, later=6),
+    Point("end of a prompt", E + "runner:Runner._logits_of_end", of_item, later=2),
     Point("pass of several prompts", K + "slot_states:SlotStates.prompt_chunks", nobody, later=0),
     Point("compiled step", K + "slot_states:SlotStates.decode_fixed", nobody, later=1),
     Point("joining", S + "sampler:Sampler.begin", of_slot, KINDS),
