@@ -37,7 +37,7 @@ class Prompts:
         self._widest_pass = config.n_ubatch if shares_passes else 0
 
     def room(self) -> list[Move]:
-        """Beside streams, the buffers grow over as many steps as it takes before a prompt goes on."""
+        """Beside streams, the buffers grow over as many steps as it takes before any prompt goes on."""
         seconds = self._pace.seconds(self._n_streams())
         for slot in self._waiting():
             if self._must_grow(slot):
@@ -47,7 +47,7 @@ class Prompts:
     def passes(self) -> tuple[tuple[Chunk, ...], ...]:
         """All but each prompt's last token, which is decoded; the chunks of each forward pass."""
         n_streams = self._n_streams()
-        waiting = [slot for slot in self._waiting() if not self._must_grow(slot)]
+        waiting = self._waiting()
         seconds, most = self._pace.seconds(n_streams, len(waiting)), self._config.n_batch
         chunks: list[Chunk] = []
         for slot in waiting:

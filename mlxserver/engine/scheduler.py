@@ -18,7 +18,6 @@ from mlxserver.engine.plan import (
     Cut,
     Decode,
     Embedded,
-    Grow,
     Join,
     Move,
     Plan,
@@ -173,8 +172,9 @@ class Scheduler:
         moves = self._starts()
         moves += self._shifts()
         moves += self._make_room()
-        moves += self._prompts.room()
-        passes = () if any(isinstance(move, Grow) for move in moves) else self._prompts.passes()
+        growth = self._prompts.room()
+        moves += growth
+        passes = () if growth else self._prompts.passes()
         shares = self._prompts.checkpoints([chunk for chunks in passes for chunk in chunks])
         copies, joins = self._joins()
         decodes = tuple(

@@ -300,11 +300,9 @@ class SlotStates:
 
     def growth(self, wanted: dict[int, int]) -> int:
         """Bytes that the buffers need more, for a while at least, for slots of so many tokens."""
-        return self._room.growth(*self._reach(wanted)) if wanted else 0
-
-    def _reach(self, wanted: dict[int, int]) -> tuple[int, int]:
-        """The rows and columns of slots with so many tokens."""
-        return max(self._rows.of(slot) for slot in wanted) + 1, max(wanted.values())
+        if not wanted:
+            return 0
+        return self._room.growth(max(map(self._rows.of, wanted)) + 1, max(wanted.values()))
 
     def could_hold(self, wanted: dict[int, int]) -> bool:
         """Whether slots can get so many tokens if stored state gives room. Changes nothing."""
