@@ -10,12 +10,13 @@ from functools import cached_property
 import mlx.core as mx
 
 from mlxserver.engine.adapters import AdapterActions
-from mlxserver.engine.batch_check import graphs_agree, prompts_agree, rows_agree
+from mlxserver.engine.batch_check import graphs_agree, ragged_agrees, rows_agree
 from mlxserver.engine.block_watch import BlockWatch
 from mlxserver.engine.cache_types import cache_types
 from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.embedder import Embedder
+from mlxserver.engine.forward_pass import ForwardPass
 from mlxserver.engine.mailbox import Wake
 from mlxserver.engine.memory_probe import memory_costs
 from mlxserver.engine.mover import Mover
@@ -96,16 +97,8 @@ class Assembly:
         embedder = Embedder(model, config.pooling) if config.embedding else None
         mover = Mover(states, trie, writes)
         compiled = CompiledSteps(model.module, states) if self._has_graphs else None
-        runner = Runner(
-            model.module,
-            states,
-            mover,
-            sampler,
-            self.adapters.loaded,
-            self._alone,
-            embedder,
-            compiled,
-        )
+        forward = ForwardPass(model.module, states, self.adapters.loaded, compiled, self._shares_passes)
+        runner = Runner(forward, states, mover, sampler, self._alone, embedder)
         actions = SlotActions(model, config, self._space, states, mover, scheduler.reuse)
         return Parts(scheduler, runner, actions, writes)
 
@@ -186,10 +179,10 @@ class Assembly:
 
     @cached_property
     def _shares_passes(self) -> bool:
-        """Whether chunks of several prompts may share a pass."""
+        """Whether tokens of several slots, chunks of prompts among them, may share a pass."""
         if self._model.is_encoder or self._alone or self._config.n_slots == 1 or not self._config.warmup:
             return False
-        return prompts_agree(self._model.module, self._make_cache)
+        return ragged_agrees(self._model.module, self._make_cache)
 
     @cached_property
     def _has_graphs(self) -> bool:

@@ -1,5 +1,5 @@
-"""Tests at load: does this model give a row of a batch what it gives the row alone, prompts in one pass what
-each gives by itself, and a compiled step what an ordinary one gives?
+"""Tests at load: does this model give a row of a batch what it gives the row alone, tokens of several slots
+in one pass what each gives by itself, and a compiled step what an ordinary one gives?
 
 Models that take positions from a plain integer (learned positions, dynamic rotary bases) do not; their
 slots then decode one by one, and no step is compiled. The forward passes warm the model up as well.
@@ -16,6 +16,7 @@ import mlx.core as mx
 from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
+from mlxserver.models.ragged import fit_for_ragged_passes
 
 log = logging.getLogger("mlxserver.srv")
 
@@ -34,25 +35,33 @@ def rows_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
     return _near(together, mx.concatenate(alone))
 
 
-def prompts_agree(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
-    """Read the ends of two prompts alone, and in one pass: from unequal positions, of unequal lengths."""
+def ragged_agrees(module: Any, make_cache: Callable[[], list[Any]]) -> bool:
+    """Read the ends of two prompts alone, and in one pass with a token behind one of them."""
     states = SlotStates(make_cache, len(PROMPTS), KV_TYPES["f32"], KV_TYPES["f32"])
     if not states.is_plain:
         return False
-    expected, starts = [], (2, 1)
+    tokens, starts, single = mx.array([4]), (2, 1), 1
     ends = [prompt[start:] for prompt, start in zip(PROMPTS, starts, strict=True)]
-    sizes = [len(end) for end in ends]
+    chunks = [(slot, len(end)) for slot, end in enumerate(ends)]
+    read = mx.array([token for end in ends for token in end])
+    expected = []
     for slot, (prompt, start) in enumerate(zip(PROMPTS, starts, strict=True)):
         module(mx.array([prompt[:start]]), cache=states.prompt_chunk(slot, start))
-        expected.append(module(mx.array([ends[slot]]), cache=states.prompt_chunk(slot, sizes[slot]))[0])
+        whole = mx.concatenate([mx.array(ends[slot]), tokens])
+        expected.append(module(whole[None], cache=states.prompt_chunk(slot, whole.size))[0])
         states.truncate(slot, start)
     try:
-        caches = states.prompt_chunks(range(len(PROMPTS)), sizes, 0)
-        padded = [end + (0,) * (max(sizes) - n) for end, n in zip(ends, sizes, strict=True)]
-        found = module(mx.array(padded), cache=caches)
-        return all(_near(found[row, :n], expected[row]) for row, n in enumerate(sizes))
+        fit_for_ragged_passes(module)
+        found = module(read[:, None], cache=states.ragged([], chunks))[:, 0]
+        agree = _near(found, mx.concatenate([logits[:-1] for logits in expected]))
+        for slot, start in enumerate(starts):
+            states.truncate(slot, start)
+        caches = states.ragged([single], chunks, n_read=1)
+        last = module(mx.concatenate([tokens, read])[:, None], cache=caches)[:, 0]
+        agree = agree and last.shape[0] == 1 and _near(last, expected[single][-1:])
+        return agree and all(each.has_attended for each in caches)
     except Exception as error:
-        log.debug("prompts are read one by one: %s: %s", type(error).__name__, error)
+        log.debug("slots share no pass with prompts: %s: %s", type(error).__name__, error)
         return False
 
 

@@ -235,7 +235,7 @@ class Engine:
             # the time a step's
             of_a_kind = ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt)
             if of_a_kind and not plan.grows and self._pending_is_ahead == (ahead is not None):
-                scheduler.pace.ran(seconds, plan.shapes, plan.n_rows)
+                scheduler.pace.ran(seconds, plan.shapes, len(plan.decodes))
             scheduler.commit(plan, result)
         self._flush(scheduler)
 

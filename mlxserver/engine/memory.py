@@ -45,15 +45,17 @@ class StepMemory:
             if n < left:
                 mx.eval(self._states.arrays())  # what it took for a while is given back first
 
-    def fit_together(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether chunks of several slots may share a pass without anything being dropped for it."""
+    def fit_together(self, chunks: Sequence[Chunk], decodes: Sequence[Decode] = ()) -> bool:
+        """Whether chunks of prompts, and rows, may share a pass without anything being dropped for it."""
         if self.budget.limit is None:
             return True
         wanted = {chunk.slot: max(chunk.end, chunk.n_expected) for chunk in chunks}
-        n = len(chunks) * max(len(chunk.tokens) for chunk in chunks)
+        n = sum(len(chunk.tokens) for chunk in chunks)
         end = max(chunk.end for chunk in chunks)
         costs = self.budget.costs
-        cost = costs.chunk(n, end) + len(chunks) * end * costs.column
+        cost = costs.chunk(n, end)
+        if decodes:
+            cost += costs.step(len(decodes), max(map(self._end, decodes)))
         return self.budget.lacking(self._states.growth(wanted) + cost) == 0
 
     def expect_tokens(self, decodes: Sequence[Decode]) -> bool:
@@ -61,18 +63,18 @@ class StepMemory:
         if self.budget.limit is None or not decodes:
             return True
         wanted = {decode.slot: self._end(decode) for decode in decodes}
-        cost = self.budget.costs.step(sum(each.n_tokens for each in decodes), max(wanted.values()))
+        cost = self.budget.costs.step(len(decodes), max(wanted.values()))
         return self._states.growth(wanted) == 0 and self.budget.lacking(cost) == 0
 
     def expect_token(self, decodes: Sequence[Decode]) -> None:
         """Make room for another token of the last of some slots. Raises OutOfMemory."""
         self._states.expect(decodes[-1].slot, self._end(decodes[-1]))
         longest = max(self._end(decode) for decode in decodes)
-        cost = self.budget.costs.step(sum(each.n_tokens for each in decodes), longest)
+        cost = self.budget.costs.step(len(decodes), longest)
         self.budget.claim(cost, f"a step of {len(decodes)} slots")
 
     def _end(self, decode: Decode) -> int:
-        return self._states.length(decode.slot) + decode.n_tokens
+        return self._states.length(decode.slot) + 1
 
     def shortage(self, embeds: Sequence[Embed]) -> str:
         """Why prompts, padded to one length, do not fit; empty where they do."""

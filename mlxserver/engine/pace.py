@@ -50,41 +50,48 @@ class Pace:
 
     def ran(self, seconds: float, passes: Sequence[PassShape], n_decodes: int) -> None:
         """A step evaluated these passes of prompts, and ``n_decodes`` rows."""
-        if passes and n_decodes and not self._decode.is_known:
+        is_joint = not any(shape.is_own for shape in passes)
+        if not passes:
+            if n_decodes:
+                self._decode.learn(n_decodes, seconds)
+        elif n_decodes == 0:
+            self._learn(seconds, passes)
+        elif not self._decode.is_known or (is_joint and not self._token.is_known):
             self._learn(seconds, passes, n_decodes + self.pass_tokens)
-        elif passes:
-            self._learn(max(seconds - self._decode.at(n_decodes) * (n_decodes > 0), seconds / 10), passes)
-        elif n_decodes:
-            self._decode.learn(n_decodes, seconds)
+        elif is_joint:
+            # of a few tokens beside rows the difference is mostly noise: they are taken all together
+            self._learn(seconds, passes, self._decode.at(n_decodes) / self._token_at(0))
+        else:
+            self._learn(max(seconds - self._decode.at(n_decodes), seconds / 10), passes)
 
     def _learn(self, seconds: float, passes: Sequence[PassShape], n_others: float = 0.0) -> None:
         """``n_others``: tokens' worth of other work that these seconds were for."""
         n = sum(shape.n_tokens for shape in passes)
         # a pass is tokens at position 0: where its own columns are read does not matter
-        n_worth = n + len(passes) * self.pass_tokens + n_others
+        n_worth = n + sum(shape.is_own for shape in passes) * self.pass_tokens + n_others
         position = sum(shape.n_tokens * shape.position for shape in passes) / n_worth
         self._token.learn(position, seconds / n_worth)
-        self.seconds_per_token = smoothed(self.seconds_per_token, seconds / n)
+        self.seconds_per_token = smoothed(self.seconds_per_token, sum(map(self.cost, passes)) / n)
 
-    def seconds(self, n_streams: int, n_waiting: int = 1) -> float:
-        """What ``n_waiting`` prompts may take in a step beside so many streams."""
+    def seconds(self, n_streams: int, n_waiting: int = 1, is_own: bool = True) -> float:
+        """What ``n_waiting`` prompts may take beside so many streams, in passes of their own or not."""
         if n_streams == 0:
             return LONGEST_CHUNK_SECONDS
         if not self._decode.is_known:
             return UNKNOWN_CHUNK_SECONDS
         alone = PROMPT_SHARE * self._decode.at(n_streams)
-        if self._token.is_known:
+        if is_own and self._token.is_known:
             alone = max(alone, LEAST_WORK * self.pass_seconds)
         return max(alone, min(LONGEST_CHUNK_SECONDS, alone * min(n_waiting, MOST_SHARES)))
 
     def cost(self, shape: PassShape) -> float:
         """Seconds that a pass will take."""
-        n_worth = shape.n_tokens + self.pass_tokens
+        n_worth = shape.n_tokens + self.pass_tokens * shape.is_own
         return n_worth * self._token_at(shape.n_tokens * shape.position / n_worth)
 
-    def budget(self, seconds: float, start: int = 0) -> int:
-        """Tokens of a prompt, from ``start`` on, that are done in ``seconds`` by a pass of their own."""
-        seconds = max(0.0, seconds - self.pass_seconds)
+    def budget(self, seconds: float, start: int = 0, is_own: bool = True) -> int:
+        """Tokens of a prompt, from ``start`` on, done in ``seconds`` in a pass of their own or not."""
+        seconds = max(0.0, seconds - self.pass_seconds * is_own)
         first, half = self._token_at(start), self._token.slope / 2
         # n tokens take n * first + n * n * half
         return int(2 * seconds / (first + math.sqrt(first * first + 4 * half * seconds)))

@@ -8,22 +8,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """``n_rows`` of ``width`` tokens, padding included; all read the columns up to the furthest end."""
+    """So many tokens, at this position on the average, by the columns that they read.
 
-    n_rows: int
-    width: int
-    reach: int
+    ``is_own``: it reads the weights by itself; else running streams' tokens are among them, which would have
+    read them anyway.
+    """
+
+    n_tokens: int
+    position: float
+    is_own: bool = True
 
     @staticmethod
-    def of(parts: Sequence[tuple[int, int]]) -> PassShape:
-        """One row for the tokens ``[start, end)`` of each prompt."""
-        return PassShape(len(parts), max(end - start for start, end in parts), max(end for _, end in parts))
+    def of(parts: Sequence[tuple[int, int]], is_own: bool = True) -> PassShape:
+        """The tokens ``[start, end)`` of each prompt."""
+        n = sum(end - start for start, end in parts)
+        return PassShape(n, sum((end - start) * (start + end) / 2 for start, end in parts) / n, is_own)
 
-    @property
-    def n_tokens(self) -> int:
-        return self.n_rows * self.width
-
-    @property
-    def position(self) -> float:
-        """Of a token on the average, by the columns that it reads."""
-        return self.reach - self.width / 2
+    @staticmethod
+    def padded(parts: Sequence[tuple[int, int]]) -> PassShape:
+        """Rows of one width, each reading the columns up to the furthest end."""
+        width = max(end - start for start, end in parts)
+        return PassShape(len(parts) * width, max(end for _, end in parts) - width / 2)

@@ -128,13 +128,6 @@ class Decode:
 
     slot: int
     task_id: int
-    rest: Chunk | None = None
-    """The end of the slot's prompt, which the same pass evaluates before its last token."""
-
-    @property
-    def n_tokens(self) -> int:
-        """That are evaluated for the one that it gets."""
-        return 1 + (len(self.rest.tokens) if self.rest else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +156,18 @@ class Plan:
     joins: tuple[Join, ...] = ()
     decodes: tuple[Decode, ...] = ()
     embeds: tuple[Embed, ...] = ()
+    is_joint: bool = False
+    """The last pass over prompts and that of ``decodes`` are one."""
+
+    @property
+    def apart(self) -> tuple[tuple[Chunk, ...], ...]:
+        """The passes over prompts alone."""
+        return self.passes[:-1] if self.is_joint else self.passes
+
+    @property
+    def joint(self) -> tuple[Chunk, ...]:
+        """The chunks that are evaluated with ``decodes``."""
+        return self.passes[-1] if self.is_joint else ()
 
     @property
     def has_work(self) -> bool:
@@ -171,13 +176,7 @@ class Plan:
     @property
     def chunks(self) -> list[Chunk]:
         """What is evaluated of prompts but their last tokens."""
-        rests = [decode.rest for decode in self.decodes if decode.rest]
-        return [*(chunk for chunks in self.passes for chunk in chunks), *rests]
-
-    @property
-    def n_rows(self) -> int:
-        """Slots of which one token is evaluated."""
-        return sum(decode.rest is None for decode in self.decodes)
+        return [chunk for chunks in self.passes for chunk in chunks]
 
     @property
     def grows(self) -> bool:
@@ -192,12 +191,13 @@ class Plan:
     @property
     def shapes(self) -> list[PassShape]:
         """Of the passes over prompts, the embeddings' among them."""
-        groups = [[chunk.part for chunk in chunks] for chunks in self.passes]
-        rests = [decode.rest.part for decode in self.decodes if decode.rest]
-        groups += [[(start, end + 1)] for start, end in rests]
+        shapes = [PassShape.of([chunk.part for chunk in chunks]) for chunks in self.apart]
+        if self.is_joint:
+            shapes.append(PassShape.of([chunk.part for chunk in self.joint], is_own=False))
         if self.embeds:
-            groups.append([(embed.start, embed.start + len(embed.tokens)) for embed in self.embeds])
-        return [PassShape.of(parts) for parts in groups]
+            parts = [(embed.start, embed.start + len(embed.tokens)) for embed in self.embeds]
+            shapes.append(PassShape.padded(parts))
+        return shapes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,15 @@ from mlxserver.engine.checkpoints import is_checkpoint, next_checkpoint
 from mlxserver.engine.config import EngineConfig
 from mlxserver.engine.pace import Pace
 from mlxserver.engine.pass_shape import PassShape
-from mlxserver.engine.plan import Chunk, Grow, Move
-from mlxserver.engine.prompt_passes import prompt_passes
+from mlxserver.engine.plan import Chunk, Decode, Grow, Join, Move
 from mlxserver.engine.reuse import Reuse, States
 from mlxserver.engine.slot import Slot, SlotState
 
 MOST_EXPECTED = 128
 """Tokens that a request is believed to generate; room for them is made with that for its prompt."""
+MOST_REST = 32
+"""Tokens of a prompt's end that are evaluated with its last one where slots share no pass: logits are made of
+all of them, which for so few costs less than reading the weights once more."""
 
 
 class Prompts:
@@ -34,7 +36,7 @@ class Prompts:
         self._slots = slots
         self._reuse = reuse
         self._pace = pace
-        self._widest_pass = config.n_ubatch if shares_passes else 0
+        self._shares_passes = shares_passes and states.is_plain
 
     def room(self) -> list[Move]:
         """Beside streams, the buffers grow over as many steps as it takes before any prompt goes on."""
@@ -46,22 +48,49 @@ class Prompts:
 
     def passes(self) -> tuple[tuple[Chunk, ...], ...]:
         """All but each prompt's last token, which is decoded; the chunks of each forward pass."""
-        n_streams = self._n_streams()
-        waiting = self._waiting()
-        seconds, most = self._pace.seconds(n_streams, len(waiting)), self._config.n_batch
-        chunks: list[Chunk] = []
+        n_streams, waiting = self._n_streams(), self._waiting()
+        if not waiting:
+            return ()
+        is_joint = self._shares_passes and n_streams > 0
+        left, most = self._pace.seconds(n_streams, len(waiting), not is_joint), self._config.n_batch
+        passes: list[list[Chunk]] = []
         for slot in waiting:
             while limit := min(most, self._limit(slot)):
-                chunk = self._fitting(slot, limit, chunks, seconds)
-                if chunk is None:
-                    return self._shared(chunks)
+                joins = self._may_join(passes, slot)
+                own = 0.0 if joins or (is_joint and not passes) else self._pace.pass_seconds
+                n = self._pace.budget(left - own, slot.n_prompt_done, False)
+                # a part of a prompt is worth a pass of its own where it takes longer than that
+                is_worth = not own or n >= limit or left >= 2 * own
+                if passes and (n < 1 or not is_worth or (is_joint and own)):
+                    return _fixed(passes)
+                if joins:
+                    limit = min(limit, self._config.n_ubatch - _n_tokens(passes[-1]))
+                else:
+                    passes.append([])
+                chunk = _chunk(slot, max(1, min(limit, n)))
+                passes[-1].append(chunk)
+                left -= self._pace.cost(PassShape.of([chunk.part], is_own=own > 0))
+                most -= len(chunk.tokens)
                 slot.n_prompt_done = chunk.end
                 slot.tokens.extend(chunk.tokens)
-                chunks.append(chunk)
-                most -= len(chunk.tokens)
                 if not self._states.is_plain:
                     break  # the state is stored between steps
-        return self._shared(chunks)
+        return _fixed(passes)
+
+    def are_joint(
+        self, passes: Sequence[Sequence[Chunk]], joins: Sequence[Join], decodes: Sequence[Decode]
+    ) -> bool:
+        """Whether the last pass and that of a step's rows are to be one; nothing is moved between them."""
+        if not (passes and decodes and self._states.is_plain):
+            return False
+        if self._shares_passes:
+            return True
+        # the end of a prompt and its last token are a sequence as any other
+        chunks = passes[-1]
+        if _n_tokens(chunks) > MOST_REST:
+            return False
+        same = [join for join in joins if (join.slot, join.adapters) == (chunks[0].slot, chunks[0].adapters)]
+        return len(chunks) == len(decodes) == len(joins) == len(same)
 
     def checkpoints(self, chunks: Sequence[Chunk]) -> list[Move]:
         """State that cannot be cut is stored where prompts are likely to part."""
@@ -96,29 +125,11 @@ class Prompts:
         left = slot.n_prompt - 1 - slot.n_prompt_done
         return min(left, self._config.n_ubatch, self._to_checkpoint(slot), _to_invocation(slot))
 
-    def _fitting(self, slot: Slot, limit: int, chunks: list[Chunk], seconds: float) -> Chunk | None:
-        """The largest chunk that is done with ``chunks`` in ``seconds``; a first one always."""
-        if not chunks:
-            n = self._pace.budget(seconds, slot.n_prompt_done)
-            return _chunk(slot, max(1, min(limit, n)))
-        passes = self._shared(chunks)
-        left = seconds - self._cost(passes)
-        # as wide as the pass that it may join, which pads it anyway; or by itself
-        widths = max(len(chunk.tokens) for chunk in passes[-1]), self._pace.budget(left, slot.n_prompt_done)
-        for n in sorted({limit, *(min(limit, width) for width in widths)} - {0}, reverse=True):
-            chunk = _chunk(slot, n)
-            together = self._shared([*chunks, chunk])
-            # a part of a prompt is worth a pass of its own where it takes longer than that
-            worth = len(together) == len(passes) or n == limit or left >= 2 * self._pace.pass_seconds
-            if worth and self._cost(together) <= seconds:
-                return chunk
-        return None
-
-    def _shared(self, chunks: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], ...]:
-        return prompt_passes(chunks, self._widest_pass, self._pace.pass_tokens)
-
-    def _cost(self, passes: Sequence[Sequence[Chunk]]) -> float:
-        return sum(self._pace.cost(PassShape.of([chunk.part for chunk in chunks])) for chunks in passes)
+    def _may_join(self, passes: Sequence[Sequence[Chunk]], slot: Slot) -> bool:
+        """Whether a chunk of a slot can be part of the last pass: a pass evaluates one chunk of a slot."""
+        if not (self._shares_passes and passes) or _n_tokens(passes[-1]) >= self._config.n_ubatch:
+            return False
+        return all(chunk.slot != slot.id for chunk in passes[-1])
 
     def _to_checkpoint(self, slot: Slot) -> int:
         """Tokens up to where the slot's state is to be stored next."""
@@ -137,6 +148,14 @@ def _to_invocation(slot: Slot) -> int:
     """Tokens up to where an adapter is invoked: a chunk is evaluated with one set of adapters."""
     at = slot.task.invoked_at if slot.task else 0
     return at - slot.n_prompt_done if slot.n_prompt_done < at else slot.n_prompt
+
+
+def _n_tokens(chunks: Sequence[Chunk]) -> int:
+    return sum(len(chunk.tokens) for chunk in chunks)
+
+
+def _fixed(passes: Sequence[Sequence[Chunk]]) -> tuple[tuple[Chunk, ...], ...]:
+    return tuple(map(tuple, passes))
 
 
 def _chunk(slot: Slot, n: int) -> Chunk:

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from mlxserver.engine.compiled_steps import CompiledSteps
 from mlxserver.engine.embedder import Embedder
+from mlxserver.engine.forward_pass import ForwardPass
 from mlxserver.engine.memory import StepMemory
 from mlxserver.engine.mover import Mover
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
@@ -20,8 +20,6 @@ from mlxserver.engine.task import Failed
 from mlxserver.kv.identity import Adapters
 from mlxserver.kv.memory import OutOfMemory, is_exhausted
 from mlxserver.kv.slot_states import SlotStates
-from mlxserver.models.lora.loaded import LoadedAdapters
-from mlxserver.models.parameters import n_bytes
 from mlxserver.sampling.params import SamplerError
 from mlxserver.sampling.sampler import Sampled, Sampler
 
@@ -38,6 +36,8 @@ class Step:
     plan: Plan
     sampled: list[tuple[list[Decode], Sampled]] = field(default_factory=list)
     """A group of rows in the order of its batch, and what it gave."""
+    joint: list[Chunk] = field(default_factory=list)
+    """Chunks of prompts that are evaluated with the rows."""
     embedded: tuple[list[Embed], mx.array] | None = None
     """The rows of the step's embeddings and what the embedder gave."""
     marker: mx.array | None = None
@@ -55,24 +55,19 @@ class Runner:
 
     def __init__(
         self,
-        module: Any,
+        forward: ForwardPass,
         states: SlotStates,
         mover: Mover,
         sampler: Sampler,
-        adapters: LoadedAdapters,
         alone: bool = False,
         embedder: Embedder | None = None,
-        compiled: CompiledSteps | None = None,
     ) -> None:
-        self._module = module
-        self._weight_bytes = n_bytes(module)
+        self._pass = forward
         self._states = states
         self._mover = mover
         self._sampler = sampler
-        self._adapters = adapters
         self._alone = alone
         self._embedder = embedder
-        self._compiled = compiled
         self._memory = StepMemory(states)
         self._ahead = Step(Plan())
         self._task_of: dict[int, int] = {}
@@ -98,15 +93,16 @@ class Runner:
         step = Step(plan, broken={failure.task_id for failure in self._ahead.failures})
         self._ahead = step
         self._move(step, plan.moves)
-        for chunks in plan.passes:
+        for chunks in plan.apart:
             self._prompts(step, chunks)
         self._move(step, plan.shares)
         for join in plan.joins:
             if join.task_id not in step.broken:
                 self._guard(step, [join], lambda join=join: self._join(join))
-        decodes = [decode for decode in plan.decodes if self._task_of.get(decode.slot) == decode.task_id]
-        decodes = self._with_room(step, decodes)
-        for group in self._groups(decodes):
+        decodes = self._with_room(step, self._intact(step, plan.decodes))
+        step.joint = self._that_may_join(step, plan.joint, decodes)
+        decodes = self._intact(step, decodes)
+        for group in [[decode] for decode in decodes] if self._alone else [decodes] if decodes else []:
             # rows that change places are not only those of the group: an error there is nobody's
             passes = self._states.arrange_passes(self._passes([decode.slot for decode in group]))
             self._decode(step, group, passes)
@@ -119,8 +115,11 @@ class Runner:
         """Wait for a step and read its tokens back."""
         tokens: list[SampledToken] = []
         for rows, sampled in step.sampled:
+            evaluated: list[Item] = [*rows, *step.joint]
             self._guard(
-                step, rows, lambda rows=rows, sampled=sampled: tokens.extend(self._read(step, rows, sampled))
+                step,
+                evaluated,
+                lambda rows=rows, sampled=sampled: tokens.extend(self._read(step, rows, sampled)),
             )
         embedded: list[Embedded] = []
         if step.embedded is not None and self._embedder is not None:
@@ -150,16 +149,9 @@ class Runner:
 
     def _prompts_together(self, step: Step, chunks: list[Chunk]) -> bool:
         """One pass for chunks of several slots of a plain model. False where it failed."""
-        slots, sizes = [chunk.slot for chunk in chunks], [len(chunk.tokens) for chunk in chunks]
-        lengths = {slot: self._states.length(slot) for slot in slots}
-        finite = any(chunk.adapters for chunk in chunks)
+        lengths = {chunk.slot: self._states.length(chunk.slot) for chunk in chunks}
         try:
-            n_expected = max(chunk.n_expected for chunk in chunks)
-            caches = self._states.prompt_chunks(slots, sizes, n_expected, finite)
-            self._adapters.use([chunk.adapters for chunk in chunks])
-            longest = max(sizes)
-            padded = [chunk.tokens + (0,) * (longest - n) for chunk, n in zip(chunks, sizes, strict=True)]
-            self._module(mx.array(padded, dtype=mx.int32), cache=caches)
+            self._pass.chunks(chunks)
             self._send_off(step)
             return True
         except Exception as error:
@@ -180,11 +172,7 @@ class Runner:
                 self._evaluate(step, piece)
 
     def _evaluate(self, step: Step, chunk: Chunk) -> None:
-        # scales are the clients', and whatever large ones make overflow stays with their own rows
-        finite = bool(chunk.adapters)
-        caches = self._states.prompt_chunk(chunk.slot, len(chunk.tokens), finite, chunk.n_expected)
-        self._adapters.use([chunk.adapters])
-        self._module(mx.array([chunk.tokens], dtype=mx.int32), cache=caches)
+        self._pass.chunk(chunk)
         self._send_off(step)
 
     def _send_off(self, step: Step) -> None:
@@ -196,8 +184,21 @@ class Runner:
 
     def _embed(self, step: Step, embeds: list[Embed]) -> None:
         assert self._embedder is not None, "the engine was not started for embeddings"
-        self._adapters.use([embed.adapters for embed in embeds])
+        self._pass.use([embed.adapters for embed in embeds])
         step.embedded = embeds, self._embedder.launch(embeds)
+
+    def _intact(self, step: Step, decodes: Sequence[Decode]) -> list[Decode]:
+        """Those whose task has not failed."""
+        return [decode for decode in decodes if self._task_of.get(decode.slot) == decode.task_id]
+
+    def _that_may_join(self, step: Step, chunks: Sequence[Chunk], decodes: list[Decode]) -> list[Chunk]:
+        """The chunks that share the rows' pass; where they do not fit into it they are evaluated before."""
+        whole = [chunk for chunk in chunks if chunk.task_id not in step.broken]
+        if whole and decodes and self._memory.fit_together(whole, decodes):
+            return whole
+        for chunk in whole:
+            self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
+        return []
 
     def _with_room(self, step: Step, decodes: list[Decode]) -> list[Decode]:
         """The rows that get another token; a task whose row cannot fails."""
@@ -224,19 +225,13 @@ class Runner:
         self._adapters_of[join.slot] = join.adapters
         self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
 
-    def _groups(self, decodes: list[Decode]) -> list[list[Decode]]:
-        """The rows that are sampled together."""
-        alone = [decode for decode in decodes if self._alone or decode.rest]
-        together = [decode for decode in decodes if decode not in alone]
-        return [*([decode] for decode in alone), *([together] if together else [])]
-
     def _passes(self, slots: list[int]) -> list[list[int]]:
         """The slots of each forward pass."""
         states = self._states
         if not states.is_plain or len(slots) < 2:
             return [slots]
         lengths = [states.length(slot) for slot in slots]
-        return row_groups(slots, lengths, states.bytes_per_token, self._weight_bytes)
+        return row_groups(slots, lengths, states.bytes_per_token, self._pass.weight_bytes)
 
     def _decode(self, step: Step, decodes: list[Decode], passes: list[list[int]]) -> None:
         """One token of each slot.
@@ -246,12 +241,22 @@ class Runner:
         of_slot = {decode.slot: decode for decode in decodes}
         rows = [of_slot[slot] for slots in passes for slot in slots]
         tokens = self._next_inputs([row.slot for row in rows])
-        if len(rows) > 1 and self._decode_together(step, rows, tokens, [len(slots) for slots in passes]):
+        is_one = len(rows) == 1 and not step.joint
+        if not is_one and self._decode_together(step, rows, tokens, [len(slots) for slots in passes]):
             return
+        self._prompts_one_by_one(step)
         for index, row in enumerate(rows):
             one = tokens[index : index + 1]
-            if self._guard(step, [row], lambda row=row, one=one: self._forward(step, [row], one, [1])):
+            if row.task_id not in step.broken and self._guard(
+                step, [row], lambda row=row, one=one: self._forward(step, [row], one, [1])
+            ):
                 self._inputs[row.slot] = step.sampled[-1][1].tokens
+
+    def _prompts_one_by_one(self, step: Step) -> None:
+        """What was to be evaluated with the rows."""
+        chunks, step.joint = step.joint, []
+        for chunk in chunks:
+            self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
 
     def _decode_together(self, step: Step, rows: list[Decode], tokens: mx.array, sizes: list[int]) -> bool:
         """False where it failed, and each row may be tried by itself."""
@@ -278,46 +283,31 @@ class Runner:
         Where it raises, state is put back if it can be.
         """
         order = [row.slot for row in rows]
-        adapters = [self._adapters_of[slot] for slot in order]
-        ends = list(accumulate(sizes))
-        parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        lengths = {slot: self._states.length(slot) for slot in order}
+        lengths = {slot: self._states.length(slot) for slot in (*order, *(c.slot for c in step.joint))}
         sampled = None
         try:
-            if rows[0].rest:
-                logits = [self._logits_of_end(rows[0].rest, tokens)]
-            else:
-                may_make = not step.plan.n_prompt  # beside a prompt the step is long enough
-                logits = [self._logits(order[p], tokens[p], adapters[p], may_make) for p in parts]
-            together = mx.concatenate(logits) if len(logits) > 1 else logits[0]
-            sampled = self._sampler.sample(together, order)
+            logits = self._logits(step, order, tokens, sizes)
+            sampled = self._sampler.sample(logits, order)
             mx.async_eval(*sampled.arrays())  # type: ignore[no-untyped-call]
         except Exception:
             if sampled is not None:
                 self._sampler.undo()
-            if len(rows) > 1 and self._states.can_undo:
+            if (len(rows) > 1 or step.joint) and self._states.can_undo:
                 self._states.undo(lengths)
             raise
         step.sampled.append((rows, sampled))
 
-    def _logits(
-        self, slots: list[int], tokens: mx.array, adapters: list[Adapters], may_make: bool
-    ) -> mx.array:
-        """(B, n_vocab) of one token of each slot."""
-        self._adapters.use(adapters)
-        if self._compiled and not any(adapters):
-            logits = self._compiled.logits(tokens, slots, may_make)
-            if logits is not None:
-                return logits
-        caches = self._states.decode(slots, finite=any(adapters))
-        return cast(mx.array, self._module(tokens[:, None], cache=caches)[:, -1])
-
-    def _logits_of_end(self, rest: Chunk, last: mx.array) -> mx.array:
-        """(1, n_vocab) of a prompt's last token (1,), evaluated with what is before it."""
-        self._adapters.use([rest.adapters])
-        tokens = mx.concatenate([mx.array(rest.tokens, dtype=mx.int32), last])
-        caches = self._states.prompt_chunk(rest.slot, len(tokens), bool(rest.adapters), rest.n_expected)
-        return cast(mx.array, self._module(tokens[None], cache=caches)[:, -1])
+    def _logits(self, step: Step, order: list[int], tokens: mx.array, sizes: list[int]) -> mx.array:
+        """(B, n_vocab) of one token of each slot; the first pass has the chunks of prompts too."""
+        adapters = [self._adapters_of[slot] for slot in order]
+        may_make = not step.plan.n_prompt  # beside a prompt the step is long enough
+        found, joint = [], step.joint
+        for end, size in zip(accumulate(sizes), sizes, strict=True):
+            part = slice(end - size, end)
+            own = order[part], tokens[part], adapters[part]
+            found.append(self._pass.joint(*own, joint) if joint else self._pass.rows(*own, may_make))
+            joint = []
+        return mx.concatenate(found) if len(found) > 1 else found[0]
 
     def _next_inputs(self, order: list[int]) -> mx.array:
         """(B,) the token that each slot goes on with."""

@@ -24,7 +24,6 @@ from mlxserver.engine.plan import (
     Result,
     SampledToken,
 )
-from mlxserver.engine.prompt_end import joined_end
 from mlxserver.engine.prompts import Prompts, expected_tokens
 from mlxserver.engine.reader import Arrived
 from mlxserver.engine.restore import Tier
@@ -184,9 +183,9 @@ class Scheduler:
         )
         for decode in decodes:
             self.slots[decode.slot].n_launched += 1
-        if not shares and self._states.is_plain:
-            passes, decodes = joined_end(passes, joins, decodes)
-        return Plan(tuple(moves), passes, (*shares, *copies), joins, decodes, self._embeddings.batch())
+        is_joint = not shares and not copies and self._prompts.are_joint(passes, joins, decodes)
+        moved = (*shares, *copies)
+        return Plan(tuple(moves), passes, moved, joins, decodes, self._embeddings.batch(), is_joint)
 
     def commit(self, plan: Plan, result: Result) -> None:
         """Take in what a plan gave: counters, events, ends."""

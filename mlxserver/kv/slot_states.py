@@ -11,7 +11,7 @@ from mlxserver.kv.batched_state import BatchedState
 from mlxserver.kv.buffer_room import BufferRoom
 from mlxserver.kv.kv_type import KVType, Parts
 from mlxserver.kv.memory import MemoryBudget
-from mlxserver.kv.prompt_block import PromptBlock, PromptView
+from mlxserver.kv.ragged_block import RaggedBlock, RaggedView
 from mlxserver.kv.shifter import Shifter
 from mlxserver.kv.slot_kv import (
     BlockShape,
@@ -224,19 +224,28 @@ class SlotStates:
             for layer in self._layers
         ]
 
-    def prompt_chunks(
-        self, slots: Sequence[int], n_new: Sequence[int], n_expected: int, finite: bool = False
-    ) -> list[Any]:
-        """As ``prompt_chunk`` for several slots of a plain model, each with a number of tokens of its own."""
-        spans = tuple(
-            RowSpan(self._rows.of(slot), self._length[slot], n, finite)
-            for slot, n in zip(slots, n_new, strict=True)
-        )
-        block = PromptBlock(spans)
+    def ragged(
+        self,
+        slots: Sequence[int],
+        chunks: Sequence[tuple[int, int]],
+        n_expected: int = 0,
+        finite: bool = False,
+        n_read: int | None = None,
+    ) -> list[RaggedView]:
+        """One cache a layer of a plain model for tokens (N, 1): one of each of ``slots``, in the order of
+        ``arrange``, then ``n`` of each ``(slot, n)`` of ``chunks``. Logits are made of the first ``n_read``.
+
+        A slot may be in both: its one token is behind the others.
+        """
+        spans = tuple(RowSpan(self._rows.of(slot), self._length[slot], n, finite) for slot, n in chunks)
+        ends = {slot: self._length[slot] + n for slot, n in chunks}
+        rows = tuple(self._rows.of(slot) for slot in slots)
+        lengths = [ends.get(slot, self._length[slot]) for slot in slots]
+        block = RaggedBlock(RowBlock.of(rows, lengths, finite) if slots else None, spans)
         self._room.make(block.n_rows, max(block.end, n_expected))
-        for slot, span in zip(slots, spans, strict=True):
-            self._length[slot] = span.end
-        return [PromptView(layer, block) for layer in self._plain]
+        for slot, n in [*ends.items(), *((slot, n + 1) for slot, n in zip(slots, lengths, strict=True))]:
+            self._length[slot] = n
+        return [RaggedView(layer, block, n_read) for layer in self._plain]
 
     def decode(self, slots: Sequence[int], finite: bool = False) -> list[Any]:
         """One cache a layer for one token of each of ``slots``, in the order of ``arrange``."""
@@ -337,7 +346,7 @@ class SlotStates:
         return all(layer.can_undo for layer in self._uncut)
 
     def undo(self, lengths: dict[int, int]) -> None:
-        """Take back a ``decode`` or ``prompt_chunks`` whose forward pass failed: slot -> tokens before it.
+        """Take back a ``decode`` or ``ragged`` whose forward pass failed: slot -> tokens before it.
 
         Nothing where it failed before it had given what it gives.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -30,14 +30,18 @@ def hidden_states(model: Model) -> HiddenStates:
 
 def trunk_of(model: Model) -> Any:
     """The part of a causal model below its head: ``trunk(tokens, cache=...)`` gives (B, L, n_embd)."""
-    module = model.module
-    while (inner := getattr(module, "language_model", None)) is not None:
-        module = inner
-    for name in _TRUNKS:
-        trunk = getattr(module, name, None)
-        if isinstance(trunk, Module) and _gives_hidden(trunk, model.info.n_embd):
+    for trunk in trunks(model.module):
+        if _gives_hidden(trunk, model.info.n_embd):
             return trunk
     raise ModelError(f"embeddings are not supported for the model type {model.info.architecture!r}")
+
+
+def trunks(module: Any) -> Iterator[Any]:
+    """The parts that may be what is below the head of a causal model."""
+    while (inner := getattr(module, "language_model", None)) is not None:
+        module = inner
+    parts = (getattr(module, name, None) for name in _TRUNKS)
+    return (part for part in parts if isinstance(part, Module))
 
 
 def _gives_hidden(trunk: Any, n_embd: int) -> bool:

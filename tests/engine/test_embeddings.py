@@ -187,7 +187,7 @@ def waiting(n: int, id: int, t_start: float = 0.0) -> Slot:
 
 def batches(slots: list[Slot], n_batch: int = 100, **changes: Any) -> list[list[int]]:
     pace = Pace()
-    pace.ran(1.0, [PassShape(1, 10**9, 10**9)], 0)  # prompts cost next to nothing: n_batch alone counts
+    pace.ran(1.0, [PassShape(10**9, 10**9)], 0)  # prompts cost next to nothing: n_batch alone counts
     embeddings = Embeddings(replace(CONFIG, n_batch=n_batch, n_ubatch=n_batch, **changes), slots, pace)
     found = []
     while batch := embeddings.batch():

@@ -33,7 +33,7 @@ def one(start: int, end: int) -> PassShape:
 
 
 def seconds_of(shape: PassShape) -> float:
-    return FIXED + shape.n_tokens * (TOKEN + COLUMN * shape.position)
+    return FIXED * shape.is_own + shape.n_tokens * (TOKEN + COLUMN * shape.position)
 
 
 def learned() -> Pace:
@@ -52,7 +52,7 @@ def test_a_pass_costs_what_so_many_tokens_would() -> None:
 
 
 def test_it_is_paid_once_a_pass() -> None:
-    pace, shape = learned(), PassShape(8, 66, 66)
+    pace, shape = learned(), PassShape.padded([(0, 66)] * 8)
     assert pace.cost(shape) == pytest.approx(seconds_of(shape), rel=0.1)
     alone = 8 * pace.cost(one(0, 66))
     assert alone - pace.cost(shape) == pytest.approx(7 * FIXED, rel=0.15)
@@ -85,7 +85,7 @@ def test_before_anything_ran_chunks_are_of_a_middle_size() -> None:
     assert pace.budget(pace.seconds(0)) == FIRST_CHUNK
     assert pace.seconds(1) == UNKNOWN_CHUNK_SECONDS
     assert 1 < pace.budget(pace.seconds(1)) < FIRST_CHUNK
-    assert pace.cost(PassShape(2, FIRST_CHUNK, FIRST_CHUNK)) > LONGEST_CHUNK_SECONDS
+    assert pace.cost(PassShape.of([(0, FIRST_CHUNK)] * 2)) > LONGEST_CHUNK_SECONDS
 
 
 def test_a_rise_is_followed_at_once() -> None:
@@ -131,23 +131,29 @@ def test_a_decode_step_beside_a_first_prompt_is_not_the_prompt_s() -> None:
 def test_tokens_of_shared_passes_are_counted_with_their_padding() -> None:
     pace = Pace()
     for _ in range(3):
-        pace.ran(1.0, [PassShape(2, 50, 50), PassShape(1, 100, 100)], 0)
+        pace.ran(1.0, [PassShape.padded([(0, 50), (0, 20)]), one(0, 100)], 0)
     assert pace.cost(one(0, 50)) == pytest.approx(0.25)
     assert pace.seconds_per_token == pytest.approx(1 / 200)
 
 
+@pytest.mark.parametrize("is_own", [True, False])
 @pytest.mark.parametrize(("noise", "most"), [(0.0, 3.3), (0.1, 4.0)])
-def test_the_largest_gap_beside_a_long_prompt(noise: float, most: float) -> None:
-    found = [_largest_gap(random.Random(seed), noise) for seed in range(25)]
+def test_the_largest_gap_beside_a_long_prompt(noise: float, most: float, is_own: bool) -> None:
+    found = [max(_gaps(random.Random(seed), noise, is_own)) for seed in range(25)]
     assert statistics.median(found) <= most
 
 
-def _largest_gap(chance: random.Random, noise: float) -> float:
+def test_in_the_stream_s_own_pass_it_arrives_sooner() -> None:
+    apart, joint = (_gaps(random.Random(0), 0.05, is_own) for is_own in (True, False))
+    assert sum(joint) < 0.7 * sum(apart)
+
+
+def _gaps(chance: random.Random, noise: float, is_own: bool) -> list[float]:
     """Over the median gap before, while 4,000 tokens arrive."""
-    pace, gaps = Pace(), []
+    pace, gaps = Pace(PASS_TOKENS), []
 
     def run(start: int, n: int, n_decodes: int) -> float:
-        shapes = [one(start, start + n)] if n else []
+        shapes = [PassShape.of([(start, start + n)], is_own or not n_decodes)] if n else []
         own = sum(map(seconds_of, shapes)) + (decode(n_decodes) if n_decodes else 0)
         seconds = own * chance.lognormvariate(0, noise)
         pace.ran(seconds, shapes, n_decodes)
@@ -158,7 +164,8 @@ def _largest_gap(chance: random.Random, noise: float) -> float:
     before = [run(0, 0, 1) for _ in range(24)]
     at = 0
     while at < 4000:
-        n = min(max(1, pace.budget(pace.seconds(1), at)), 4000 - at)
+        n = min(max(1, pace.budget(pace.seconds(1, 1, is_own), at, is_own)), 4000 - at)
         gaps.append(run(at, n, 1))
         at += n
-    return max(gaps) / statistics.median(before)
+    usual = statistics.median(before)
+    return [gap / usual for gap in gaps]

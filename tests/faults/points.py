@@ -116,7 +116,8 @@ def of_step(hit: Hit) -> set[str]:
             return set()
         if frame.f_code.co_name == "_forward":
             tasks = [row.task_id for row in found["rows"]]
-            return hit.tasks(tasks) if len(tasks) == 1 or hit.kind in CANNOT_UNDO else set()
+            is_one = len(tasks) == 1 and not found["step"].joint
+            return hit.tasks(tasks) if is_one or hit.kind in CANNOT_UNDO else set()
     raise AssertionError("nothing is evaluated")
 
 
@@ -137,7 +138,7 @@ def in_function(name: str) -> bool:
 
 
 def read_back(hit: Hit) -> set[str]:
-    return hit.tasks([decode.task_id for decode in hit.args[2]])
+    return hit.tasks([item.task_id for item in (*hit.args[2], *hit.args[1].joint)])
 
 
 def of_frames(hit: Hit) -> set[str]:
@@ -194,9 +195,9 @@ POINTS = [
     ),
     Point("a slot's reservation", E + "scheduler:Scheduler.reserve", all_that_run, remakes=True, later=2),
     # steps
-    Point("prompt chunk", E + "runner:Runner._prompt", of_item, KINDS, later=6),
-    Point("end of a prompt", E + "runner:Runner._logits_of_end", of_item, later=2),
-    Point("pass of several prompts", K + "slot_states:SlotStates.prompt_chunks", nobody, later=0),
+    Point("prompt chunk", E + "runner:Runner._prompt", of_item, KINDS, later=1),
+    Point("prompts and rows in a pass", E + "forward_pass:ForwardPass.joint", nobody, later=2),
+    Point("pass of several slots", K + "slot_states:SlotStates.ragged", nobody, later=0),
     Point("compiled step", K + "slot_states:SlotStates.decode_fixed", nobody, later=1),
     Point("joining", S + "sampler:Sampler.begin", of_slot, KINDS),
     Point(

@@ -10,9 +10,9 @@ from typing import Any
 import mlx.nn as nn
 import pytest
 
+from mlxserver.engine.forward_pass import ForwardPass
 from mlxserver.engine.mailbox import AdapterInfo, Cancel, LoadAdapter, SlotAction, SlotOutcome, UnloadAdapter
 from mlxserver.engine.plan import Chunk
-from mlxserver.engine.runner import Runner
 from mlxserver.engine.task import Failed, PromptProgress, Token
 from mlxserver.kv.identity import Adapters
 from tests.models import tiny
@@ -275,18 +275,18 @@ def test_a_file_that_is_none_changes_nothing(llama: Adapted, caplog: pytest.LogC
 def test_prompts_of_one_pass_have_their_own_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unequal lengths; the first ones start behind a prefix that is there already."""
     passes: list[set[Adapters]] = []
-    together = Runner._prompts_together
+    together = ForwardPass._ragged
 
-    def noted(runner: Runner, step: Any, chunks: list[Chunk]) -> bool:
+    def noted(self: Any, slots: Any, tokens: Any, adapters: Any, chunks: list[Chunk]) -> Any:
         passes.append({chunk.adapters for chunk in chunks})
-        return together(runner, step, chunks)
+        return together(self, slots, tokens, adapters, chunks)
 
     adapted = Adapted(monkeypatch, tiny.llama, n_slots=7, n_batch=512, n_ubatch=512)
     sets = adapted.sets()
     prompts = [PROMPT[i : 30 + 4 * i] for i in range(len(sets))]
     for prompt, adapters in zip(prompts[:3], sets[:3], strict=True):
         adapted.ask(prompt[:7], adapters)
-    monkeypatch.setattr(Runner, "_prompts_together", noted)
+    monkeypatch.setattr(ForwardPass, "_ragged", noted)
     with adapted.bench.held(0):
         ids = [adapted.send(prompt, adapters, n=12) for prompt, adapters in zip(prompts, sets, strict=True)]
     found = adapted.bench.finish(*ids)

@@ -12,8 +12,8 @@ import pytest
 
 from mlxserver.engine import adapters as engine_adapters
 from mlxserver.engine.compiled_steps import CompiledSteps
+from mlxserver.engine.forward_pass import ForwardPass
 from mlxserver.engine.mailbox import Cancel, LoadAdapter, SlotAction, SlotActionKind, SlotOutcome, StopAt
-from mlxserver.engine.runner import Runner
 from mlxserver.engine.task import Failed, Finished, Started, Token
 from mlxserver.kv.identity import Adapters, CacheIdentity
 from mlxserver.kv.slot_kv import BlockShape
@@ -155,20 +155,19 @@ class Seen:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.made: list[BlockShape] = []
         self.passes: list[int] = []
-        step, together = CompiledSteps._step, Runner._prompts_together
+        step, together = CompiledSteps._step, ForwardPass._ragged
 
         def make(steps: CompiledSteps, shape: BlockShape, *inputs: Any) -> Any:
             self.made.append(shape)
             return step(steps, shape, *inputs)
 
-        def read(runner: Runner, step: Any, chunks: Any) -> bool:
-            done = together(runner, step, chunks)
-            assert done, "a pass failed"
+        def read(self_: Any, slots: Any, tokens: Any, adapters: Any, chunks: Any) -> Any:
+            logits = together(self_, slots, tokens, adapters, chunks)
             self.passes.append(len(chunks))
-            return done
+            return logits
 
         patch.setattr(CompiledSteps, "_step", make)
-        patch.setattr(Runner, "_prompts_together", read)
+        patch.setattr(ForwardPass, "_ragged", read)
 
 
 @pytest.mark.parametrize("kv_unified", [False, True])
