@@ -81,8 +81,6 @@ class Engine:
         self._unsent: list[Event] = []
         self._reasoning_ends: list[int] = []
         self._pending: Step | None = None
-        self._pending_is_ahead = False
-        """Whether it was launched before the step in front of it was taken in."""
         self._t_collected = 0.0
         self._n_posted = self._n_read = 0
         self._n_failures = 0
@@ -206,13 +204,12 @@ class Engine:
             self._take_in(parts)
         t_launch = time.perf_counter()
         enter("launch")
-        step = runner.launch(plan) if plan.has_work else None
-        is_ahead = self._pending is not None
+        step = runner.launch(plan, self._pending is not None) if plan.has_work else None
         if self._pending:
             self._commit(parts, self._pending, step)
         elif step:
             self._t_collected = t_launch
-        self._pending, self._pending_is_ahead = step, is_ahead
+        self._pending = step
         if apart:
             self._take_in(parts)
         self._flush(scheduler)
@@ -234,7 +231,7 @@ class Engine:
             # a launch may block while the device is busy: between steps of one kind, or for one by itself, is
             # the time a step's
             of_a_kind = ahead is None or bool(ahead.plan.n_prompt) == bool(plan.n_prompt)
-            if of_a_kind and not plan.grows and self._pending_is_ahead == (ahead is not None):
+            if of_a_kind and not plan.grows and step.is_ahead == (ahead is not None):
                 scheduler.pace.ran(seconds, plan.shapes, len(plan.decodes))
             scheduler.commit(plan, result)
         self._flush(scheduler)

@@ -34,6 +34,8 @@ class Step:
     """A plan whose work was handed to the device; ``Runner.collect`` waits for it."""
 
     plan: Plan
+    is_ahead: bool = False
+    """It was launched before the step in front of it was taken in."""
     sampled: list[tuple[list[Decode], Sampled]] = field(default_factory=list)
     """A group of rows in the order of its batch, and what it gave."""
     joint: list[Chunk] = field(default_factory=list)
@@ -88,9 +90,9 @@ class Runner:
             if owner == task_id:
                 self._sampler.end_reasoning(slot)
 
-    def launch(self, plan: Plan) -> Step:
+    def launch(self, plan: Plan, is_ahead: bool = False) -> Step:
         # the plan may have been made before the failures of the step ahead of it were known
-        step = Step(plan, broken={failure.task_id for failure in self._ahead.failures})
+        step = Step(plan, is_ahead, broken={failure.task_id for failure in self._ahead.failures})
         self._ahead = step
         self._move(step, plan.moves)
         for chunks in plan.apart:

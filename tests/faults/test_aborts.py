@@ -164,7 +164,14 @@ def test_a_thousand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         kind = rng.choice(["plain", "plain", "plain", "sampled", "grammar", "children", "embedding"])
         family = [task_id]
         leaves = rng.choice(
-            [(Started, 1), (PromptProgress, rng.randrange(2, 4)), (Token, 1), (Token, rng.randrange(2, 30)), None, None]
+            [
+                (Started, 1),
+                (PromptProgress, rng.randrange(2, 4)),
+                (Token, 1),
+                (Token, rng.randrange(2, 30)),
+                None,
+                None,
+            ]
         )
         if kind == "embedding":  # with two others it is more than a batch
             fields, prompt = {"is_embedding": True}, EMBEDDED
