@@ -204,7 +204,9 @@ class Engine:
             self._take_in(parts)
         t_launch = time.perf_counter()
         enter("launch")
-        step = runner.launch(plan, self._pending is not None) if plan.has_work else None
+        step = runner.launch(plan) if plan.has_work else None
+        if step:
+            step.is_ahead = self._pending is not None
         if self._pending:
             self._commit(parts, self._pending, step)
         elif step:

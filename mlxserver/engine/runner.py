@@ -90,9 +90,9 @@ class Runner:
             if owner == task_id:
                 self._sampler.end_reasoning(slot)
 
-    def launch(self, plan: Plan, is_ahead: bool = False) -> Step:
+    def launch(self, plan: Plan) -> Step:
         # the plan may have been made before the failures of the step ahead of it were known
-        step = Step(plan, is_ahead, broken={failure.task_id for failure in self._ahead.failures})
+        step = Step(plan, broken={failure.task_id for failure in self._ahead.failures})
         self._ahead = step
         self._move(step, plan.moves)
         for chunks in plan.apart:
