@@ -45,8 +45,13 @@ class StepMemory:
             if n < left:
                 mx.eval(self._states.arrays())  # what it took for a while is given back first
 
-    def fit_together(self, chunks: Sequence[Chunk], decodes: Sequence[Decode] = ()) -> bool:
-        """Whether chunks of prompts, and rows, may share a pass without anything being dropped for it."""
+    def fit_together(
+        self, chunks: Sequence[Chunk], decodes: Sequence[Decode] = (), are_adapted: bool = False
+    ) -> bool:
+        """Whether chunks of prompts, and rows, may share a pass without anything being dropped for it.
+
+        ``are_adapted``: some of them use adapters; logits are made of all tokens then.
+        """
         if self.budget.limit is None:
             return True
         wanted = {chunk.slot: max(chunk.end, chunk.n_expected) for chunk in chunks}
@@ -55,7 +60,7 @@ class StepMemory:
         costs = self.budget.costs
         cost = costs.chunk(n, end)
         if decodes:
-            cost += costs.step(len(decodes), max(map(self._end, decodes)))
+            cost += costs.step(len(decodes), max(map(self._end, decodes))) + n * costs.row * are_adapted
         return self.budget.lacking(self._states.growth(wanted) + cost) == 0
 
     def expect_tokens(self, decodes: Sequence[Decode]) -> bool:

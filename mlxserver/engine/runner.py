@@ -196,7 +196,9 @@ class Runner:
     def _that_may_join(self, step: Step, chunks: Sequence[Chunk], decodes: list[Decode]) -> list[Chunk]:
         """The chunks that share the rows' pass; where they do not fit into it they are evaluated before."""
         whole = [chunk for chunk in chunks if chunk.task_id not in step.broken]
-        if whole and decodes and self._memory.fit_together(whole, decodes):
+        adapters = [self._adapters_of[decode.slot] for decode in decodes]
+        adapters += [chunk.adapters for chunk in whole]
+        if whole and decodes and self._memory.fit_together(whole, decodes, any(adapters)):
             return whole
         for chunk in whole:
             self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))

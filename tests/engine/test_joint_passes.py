@@ -10,9 +10,14 @@ import mlx.core as mx
 import pytest
 
 from mlxserver.engine.forward_pass import ForwardPass
-from mlxserver.engine.plan import Chunk
+from mlxserver.engine.memory import StepMemory
+from mlxserver.engine.plan import Chunk, Decode
 from mlxserver.engine.prompts import MOST_REST
 from mlxserver.engine.task import Failed, Started, Token
+from mlxserver.kv.kv_type import KV_TYPES
+from mlxserver.kv.memory import MemoryBudget, MemoryCosts
+from mlxserver.kv.slot_states import SlotStates
+from mlxserver.models.caches import cache_maker
 from tests.engine.bench import Bench, oracle
 from tests.models import tiny
 
@@ -192,3 +197,16 @@ def test_a_pass_of_one_task_that_fails_is_that_task_s(monkeypatch: pytest.Monkey
         assert bench.of(0, Failed)
         bench.submit(1, QUESTION, n_predict=8)
         assert bench.finish(1) == [oracle(module, QUESTION, 8)]
+
+
+@pytest.mark.parametrize(("are_adapted", "fits"), [(False, True), (True, False)])
+def test_where_adapters_are_at_work_the_logits_of_all_tokens_are_counted(
+    are_adapted: bool, fits: bool
+) -> None:
+    module = tiny.llama()
+    budget = MemoryBudget(5000, active=lambda: 0)
+    states = SlotStates(cache_maker(module), 2, KV_TYPES["f32"], KV_TYPES["f32"], budget=budget)
+    budget.costs = MemoryCosts(row=1000)
+    memory = StepMemory(states)
+    chunk = Chunk(1, 1, (5,) * 10, 10)
+    assert memory.fit_together([chunk], [Decode(0, 0)], are_adapted) == fits

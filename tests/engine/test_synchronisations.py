@@ -13,6 +13,7 @@ import pytest
 
 from mlxserver.engine.mailbox import ENGINE_THREAD
 from mlxserver.engine.runner import Runner
+from mlxserver.engine.task import Token
 from mlxserver.sampling.params import SamplingParams
 from tests.engine.bench import GREEDY, Bench
 from tests.models import tiny
@@ -67,18 +68,25 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spy]:
     yield Spy(monkeypatch)
 
 
-def watched(bench: Bench, spy: Spy, sampling: SamplingParams) -> None:
-    """Four streams of unequal prompts; only steps in which all decode are counted."""
+def watched(bench: Bench, spy: Spy, sampling: SamplingParams, n_long: int = 0) -> None:
+    """Four streams of unequal prompts; only steps in which all decode are counted.
+
+    ``n_long``: tokens of a prompt that arrives then; the steps in which it is read are counted.
+    """
     launch = Runner.launch
 
     def from_then_on(runner: Runner, plan: Any) -> Any:
-        spy.watching = len(plan.decodes) == 4 and not plan.n_prompt and not plan.joins and not plan.moves
+        is_counted = bool(plan.n_prompt) == bool(n_long) and not plan.joins and not plan.moves
+        spy.watching = is_counted and len(plan.decodes) == 4
         return launch(runner, plan)
 
     Runner.launch = from_then_on  # type: ignore[method-assign]
     try:
         for i in range(4):
-            bench.submit(i, range(3 + i, 9 + 2 * i), n_predict=40, sampling=sampling)
+            bench.submit(i, range(3 + i, 9 + 2 * i), n_predict=120 if n_long else 40, sampling=sampling)
+        if n_long:
+            bench.wait(lambda: len(bench.of(3, Token)) > 2)
+            bench.submit(4, [i % 200 for i in range(n_long)], n_predict=2)
         bench.finish(*range(4))
     finally:
         Runner.launch = launch  # type: ignore[method-assign]
@@ -91,6 +99,14 @@ def watched(bench: Bench, spy: Spy, sampling: SamplingParams) -> None:
 def test_a_step_waits_once(kind: str, sampling: SamplingParams, spy: Spy) -> None:
     watched(Bench(tiny.ALL[kind]), spy, sampling)
     assert spy.steps >= 20
+    assert spy.seen["eval"] <= spy.steps + 1
+    assert spy.seen["tolist"] <= spy.steps + 1
+    assert set(spy.seen) <= {"eval", "tolist"}
+
+
+def test_a_prompt_beside_streams_adds_none(spy: Spy) -> None:
+    watched(Bench(tiny.llama, n_slots=5, n_batch=8, n_ubatch=8), spy, GREEDY, n_long=200)
+    assert spy.steps >= 15
     assert spy.seen["eval"] <= spy.steps + 1
     assert spy.seen["tolist"] <= spy.steps + 1
     assert set(spy.seen) <= {"eval", "tolist"}
