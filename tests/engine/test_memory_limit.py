@@ -15,6 +15,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlxserver.engine.forward_pass import ForwardPass
 from mlxserver.engine.mailbox import SlotAction, SlotOutcome
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.task import Failed, Finished
@@ -153,16 +154,16 @@ def test_what_idle_slots_hold_gives_room() -> None:
 
 def test_smaller_chunks_are_taken_where_a_whole_one_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    original = Runner._evaluate
+    original = ForwardPass._sequence
 
-    def evaluate(self: Runner, step: Any, chunk: Any) -> None:
-        sizes.append(len(chunk.tokens))
-        original(self, step, chunk)
+    def evaluate(self: ForwardPass, chunk: Any, tokens: Any) -> Any:
+        sizes.append(len(chunk.tokens))  # the end of the prompt may be evaluated with its last token
+        return original(self, chunk, tokens)
 
     n = 1500
     with bench_with(2**40, n_slots=1, n_ubatch=512, n_batch=512, cache_ram=0) as bench:
         costs = budget_of(bench).costs
-    monkeypatch.setattr(Runner, "_evaluate", evaluate)
+    monkeypatch.setattr(ForwardPass, "_sequence", evaluate)
     room = (n + 200) * (costs.kv + costs.layer_kv) + costs.chunk(40, n)
     with bench_with(room, n_slots=1, n_ubatch=512, n_batch=512, cache_ram=0) as bench:
         with watched() as most:
