@@ -57,11 +57,11 @@ class Prompts:
         for slot in waiting:
             while limit := min(most, self._limit(slot)):
                 joins = self._may_join(passes, slot)
-                own = 0.0 if joins or (is_joint and not passes) else self._pace.pass_seconds
-                n = self._pace.budget(left - own, slot.n_prompt_done, False)
+                is_own = not joins and not (is_joint and not passes)
+                n = self._pace.budget(left, slot.n_prompt_done, is_own)
                 # a part of a prompt is worth a pass of its own where it takes longer than that
-                is_worth = not own or n >= limit or left >= 2 * own
-                if passes and (n < 1 or not is_worth or (is_joint and own)):
+                is_worth = not is_own or n >= limit or left >= 2 * self._pace.pass_seconds
+                if passes and (n < 1 or not is_worth or (is_joint and is_own)):
                     return _fixed(passes)
                 if joins:
                     limit = min(limit, self._config.n_ubatch - _n_tokens(passes[-1]))
@@ -69,7 +69,7 @@ class Prompts:
                     passes.append([])
                 chunk = _chunk(slot, max(1, min(limit, n)))
                 passes[-1].append(chunk)
-                left -= self._pace.cost(PassShape.of([chunk.part], is_own=own > 0))
+                left -= self._pace.cost(PassShape.of([chunk.part], is_own))
                 most -= len(chunk.tokens)
                 slot.n_prompt_done = chunk.end
                 slot.tokens.extend(chunk.tokens)

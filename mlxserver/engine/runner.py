@@ -146,7 +146,10 @@ class Runner:
         together = len(whole) > 1 and self._memory.fit_together(whole)
         if together and self._prompts_together(step, whole):
             return
-        for chunk in whole:
+        self._one_by_one(step, whole)
+
+    def _one_by_one(self, step: Step, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
             self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
 
     def _prompts_together(self, step: Step, chunks: list[Chunk]) -> bool:
@@ -196,12 +199,12 @@ class Runner:
     def _that_may_join(self, step: Step, chunks: Sequence[Chunk], decodes: list[Decode]) -> list[Chunk]:
         """The chunks that share the rows' pass; where they do not fit into it they are evaluated before."""
         whole = [chunk for chunk in chunks if chunk.task_id not in step.broken]
-        adapters = [self._adapters_of[decode.slot] for decode in decodes]
-        adapters += [chunk.adapters for chunk in whole]
-        if whole and decodes and self._memory.fit_together(whole, decodes, any(adapters)):
-            return whole
-        for chunk in whole:
-            self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
+        if whole and decodes:
+            adapters = [self._adapters_of[decode.slot] for decode in decodes]
+            adapters += [chunk.adapters for chunk in whole]
+            if self._memory.fit_together(whole, decodes, any(adapters)):
+                return whole
+        self._one_by_one(step, whole)
         return []
 
     def _with_room(self, step: Step, decodes: list[Decode]) -> list[Decode]:
@@ -248,19 +251,14 @@ class Runner:
         is_one = len(rows) == 1 and not step.joint
         if not is_one and self._decode_together(step, rows, tokens, [len(slots) for slots in passes]):
             return
-        self._prompts_one_by_one(step)
+        chunks, step.joint = step.joint, []
+        self._one_by_one(step, chunks)
         for index, row in enumerate(rows):
             one = tokens[index : index + 1]
             if row.task_id not in step.broken and self._guard(
                 step, [row], lambda row=row, one=one: self._forward(step, [row], one, [1])
             ):
                 self._inputs[row.slot] = step.sampled[-1][1].tokens
-
-    def _prompts_one_by_one(self, step: Step) -> None:
-        """What was to be evaluated with the rows."""
-        chunks, step.joint = step.joint, []
-        for chunk in chunks:
-            self._guard(step, [chunk], lambda chunk=chunk: self._prompt(step, chunk))
 
     def _decode_together(self, step: Step, rows: list[Decode], tokens: mx.array, sizes: list[int]) -> bool:
         """False where it failed, and each row may be tried by itself."""
