@@ -14,6 +14,7 @@ from mlxserver.engine.embedder import Embedder
 from mlxserver.engine.forward_pass import ForwardPass
 from mlxserver.engine.memory import StepMemory
 from mlxserver.engine.mover import Mover
+from mlxserver.engine.next_tokens import NextTokens
 from mlxserver.engine.plan import Chunk, Decode, Embed, Embedded, Join, Move, Plan, Result, SampledToken
 from mlxserver.engine.row_groups import row_groups
 from mlxserver.engine.task import Failed
@@ -76,9 +77,7 @@ class Runner:
         """Slot -> the task whose sampler it has; a task that failed has none."""
         self._adapters_of: dict[int, Adapters] = {}
         """Slot -> what evaluates its row."""
-        self._inputs: dict[int, mx.array] = {}
-        """(1,) arrays: the next input of a slot whose last token is not in ``_last``."""
-        self._last: tuple[list[int], mx.array] = ([], mx.array([], dtype=mx.int32))
+        self._next = NextTokens()
 
     def needs_host(self, decodes: Sequence[Decode]) -> bool:
         """Whether a row's next token needs the one before it on the host."""
@@ -230,7 +229,7 @@ class Runner:
         self._sampler.begin(join.slot, join.sampling, join.prompt)
         self._task_of[join.slot] = join.task_id
         self._adapters_of[join.slot] = join.adapters
-        self._inputs[join.slot] = mx.array([join.prompt[-1]], dtype=mx.int32)
+        self._next.put(join.slot, mx.array([join.prompt[-1]], dtype=mx.int32))
 
     def _passes(self, slots: list[int]) -> list[list[int]]:
         """The slots of each forward pass."""
@@ -247,7 +246,7 @@ class Runner:
         """
         of_slot = {decode.slot: decode for decode in decodes}
         rows = [of_slot[slot] for slots in passes for slot in slots]
-        tokens = self._next_inputs([row.slot for row in rows])
+        tokens = self._next.take([row.slot for row in rows])
         is_one = len(rows) == 1 and not step.joint
         if not is_one and self._decode_together(step, rows, tokens, [len(slots) for slots in passes]):
             return
@@ -258,7 +257,7 @@ class Runner:
             if row.task_id not in step.broken and self._guard(
                 step, [row], lambda row=row, one=one: self._forward(step, [row], one, [1])
             ):
-                self._inputs[row.slot] = step.sampled[-1][1].tokens
+                self._next.put(row.slot, step.sampled[-1][1].tokens)
 
     def _decode_together(self, step: Step, rows: list[Decode], tokens: mx.array, sizes: list[int]) -> bool:
         """False where it failed, and each row may be tried by itself."""
@@ -266,7 +265,7 @@ class Runner:
         def forward() -> None:
             self._forward(step, rows, tokens, sizes)
             # slots that sit a step out (their bound is reached) never need their last token again
-            self._last = [row.slot for row in rows], step.sampled[-1][1].tokens
+            self._next.keep([row.slot for row in rows], step.sampled[-1][1].tokens)
 
         if not self._states.can_undo:
             self._guard(step, rows, forward)
@@ -310,20 +309,6 @@ class Runner:
             found.append(self._pass.joint(*own, joint) if joint else self._pass.rows(*own, may_make))
             joint = []
         return mx.concatenate(found) if len(found) > 1 else found[0]
-
-    def _next_inputs(self, order: list[int]) -> mx.array:
-        """(B,) the token that each slot goes on with."""
-        last_order, last = self._last
-        if order == last_order and not any(slot in self._inputs for slot in order):
-            return last
-        parts = []
-        for slot in order:
-            if slot in self._inputs:
-                parts.append(self._inputs.pop(slot))
-            else:
-                index = last_order.index(slot)
-                parts.append(last[index : index + 1])
-        return mx.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _read(self, step: Step, rows: list[Decode], sampled: Sampled) -> list[SampledToken]:
         mx.eval(*sampled.arrays())
