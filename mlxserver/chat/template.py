@@ -19,6 +19,7 @@ from mlxserver.chat.jinja_env import TemplateEnvironment, compile_template, rend
 from mlxserver.chat.messages import Message, ToolCall, trimmed
 from mlxserver.chat.reasoning_tags import ReasoningTags, find_tags
 from mlxserver.chat.template_detection import detect_format
+from mlxserver.kv.prefix import common_prefix
 
 Continuation = Literal["", "auto", "content", "reasoning_content"]
 
@@ -286,10 +287,7 @@ class _Variant:
     def _generation_prompt(self, chat: Chat, messages: list[dict[str, Any]]) -> str:
         without = self._apply(chat, messages, False)
         text = self._apply(chat, messages, True)
-        shared = 0
-        while shared < min(len(without), len(text)) and without[shared] == text[shared]:
-            shared += 1
-        return text[shared:]
+        return text[common_prefix(without, text) :]
 
     def _without_ends(self, text: str) -> str:
         """Tokenizing adds the first and last token itself where the vocabulary wants them."""

@@ -1,11 +1,11 @@
-"""How far two token sequences agree."""
+"""How far two sequences agree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """Length of the longest common prefix. Slices of one type compare at C speed."""
     if type(a) is not type(b):
         a, b = tuple(a), tuple(b)
