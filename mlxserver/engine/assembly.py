@@ -130,6 +130,10 @@ class Assembly:
         n_slots, types = self._config.n_slots, self._types
         return SlotStates(self._make_cache, n_slots, *types, self._find_rotations, self.budget)
 
+    def _few_states(self, n_slots: int) -> SlotStates:
+        """To measure with. Of all slots those taken first have the last rows, with room for the others."""
+        return SlotStates(self._make_cache, n_slots, *self._types)
+
     def _measure(self) -> None:
         """What the model takes. Raises ModelError where the least that it needs does not fit."""
         limit, model = self.budget.limit, self._model
@@ -137,7 +141,7 @@ class Assembly:
             return
         width = 0 if model.is_encoder else self._logits().shape[-1]
         self.budget.limit = None
-        self.budget.costs = memory_costs(model, SlotStates(self._make_cache, 1, *self._types), width)
+        self.budget.costs = memory_costs(model, self._few_states(1), width)
         needed = mx.get_active_memory() + self.budget.costs.least()
         if needed <= limit:
             self.budget.limit = limit
@@ -161,7 +165,7 @@ class Assembly:
     @cached_property
     def _prompt_speed(self) -> PromptSpeed:
         self.adapters.loaded.use(())
-        return prompt_speed(self._model.module, self._states())
+        return prompt_speed(self._model.module, self._few_states(1))
 
     @cached_property
     def _alone(self) -> bool:
@@ -190,7 +194,7 @@ class Assembly:
         if self._model.is_encoder or not self._config.warmup:
             return False
         most_rows = 1 if self._alone else min(self._config.n_slots, 2)
-        return graphs_agree(self._model.module, self._states(), most_rows)
+        return graphs_agree(self._model.module, self._few_states(most_rows), most_rows)
 
 
 def _check_shift(config: EngineConfig, states: SlotStates) -> None:

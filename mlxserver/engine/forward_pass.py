@@ -46,6 +46,11 @@ class ForwardPass:
         """Evaluate chunks of several slots of a plain model."""
         self._ragged((), None, (), chunks)
 
+    def reads_all(self, adapters: Sequence[Adapters]) -> bool:
+        """Whether ``joint`` makes logits of all tokens, with these adapters among its own."""
+        # a head may be adapted too, row by row
+        return not self._shares_passes or any(adapters)
+
     def rows(
         self, slots: Sequence[int], tokens: mx.array, adapters: Sequence[Adapters], may_make: bool
     ) -> mx.array:
@@ -87,8 +92,7 @@ class ForwardPass:
         of_tokens = [*adapters, *(chunk.adapters for chunk in chunks for _ in chunk.tokens)]
         sizes = [(chunk.slot, len(chunk.tokens)) for chunk in chunks]
         n_expected = max(chunk.n_expected for chunk in chunks)
-        # a head may be adapted too, row by row
-        n_read = len(slots) if slots and not any(of_tokens) else None
+        n_read = len(slots) if slots and not self.reads_all(of_tokens) else None
         caches = self._states.ragged(slots, sizes, n_expected, any(of_tokens), n_read)
         self._adapters.use(of_tokens)
         read = mx.array([token for chunk in chunks for token in chunk.tokens], dtype=mx.int32)

@@ -46,21 +46,22 @@ class StepMemory:
                 mx.eval(self._states.arrays())  # what it took for a while is given back first
 
     def fit_together(
-        self, chunks: Sequence[Chunk], decodes: Sequence[Decode] = (), are_adapted: bool = False
+        self, chunks: Sequence[Chunk], decodes: Sequence[Decode] = (), reads_all: bool = False
     ) -> bool:
         """Whether chunks of prompts, and rows, may share a pass without anything being dropped for it.
 
-        ``are_adapted``: some of them use adapters; logits are made of all tokens then.
+        ``reads_all``: logits are made of all tokens, not of the rows' alone.
         """
         if self.budget.limit is None:
             return True
-        wanted = {chunk.slot: max(chunk.end, chunk.n_expected) for chunk in chunks}
-        n = sum(len(chunk.tokens) for chunk in chunks)
-        end = max(chunk.end for chunk in chunks)
-        costs = self.budget.costs
-        cost = costs.chunk(n, end)
+        costs, ends = self.budget.costs, {chunk.slot: chunk.end for chunk in chunks}
+        cost = sum(costs.chunk(len(chunk.tokens), chunk.end) for chunk in chunks)
         if decodes:
-            cost += costs.step(len(decodes), max(map(self._end, decodes))) + n * costs.row * are_adapted
+            longest = max(ends.get(decode.slot, self._states.length(decode.slot)) + 1 for decode in decodes)
+            cost += costs.step(len(decodes), longest)
+        if reads_all:
+            cost += costs.row * sum(len(chunk.tokens) for chunk in chunks)
+        wanted = {chunk.slot: max(chunk.end, chunk.n_expected) for chunk in chunks}
         return self.budget.lacking(self._states.growth(wanted) + cost) == 0
 
     def expect_tokens(self, decodes: Sequence[Decode]) -> bool:

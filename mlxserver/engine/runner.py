@@ -201,7 +201,7 @@ class Runner:
         if whole and decodes:
             adapters = [self._adapters_of[decode.slot] for decode in decodes]
             adapters += [chunk.adapters for chunk in whole]
-            if self._memory.fit_together(whole, decodes, any(adapters)):
+            if self._memory.fit_together(whole, decodes, self._pass.reads_all(adapters)):
                 return whole
         self._one_by_one(step, whole)
         return []

@@ -17,10 +17,18 @@ import pytest
 
 from mlxserver.engine.forward_pass import ForwardPass
 from mlxserver.engine.mailbox import SlotAction, SlotOutcome
+from mlxserver.engine.memory import StepMemory
+from mlxserver.engine.memory_probe import memory_costs
+from mlxserver.engine.plan import Chunk, Decode
 from mlxserver.engine.runner import Runner
 from mlxserver.engine.task import Failed, Finished
+from mlxserver.kv.kv_type import KV_TYPES
+from mlxserver.kv.slot_states import SlotStates
+from mlxserver.models.caches import cache_maker
 from mlxserver.models.errors import ModelError
-from tests.engine.bench import Bench, oracle
+from mlxserver.models.model import Model, ModelInfo
+from mlxserver.models.ragged import fit_for_ragged_passes
+from tests.engine.bench import Bench, Letters, oracle
 from tests.models import tiny
 
 N_LAYERS = 8
@@ -173,6 +181,67 @@ def test_smaller_chunks_are_taken_where_a_whole_one_does_not_fit(monkeypatch: py
     assert tokens == oracle(model(), prompt_of(0, n), 4)
     assert sum(sizes) >= n - 1
     assert 16 <= min(sizes[:-5]) < 128
+
+
+def wide() -> Any:
+    """Logits are most of what a step takes."""
+    return tiny.llama(vocab_size=40_000)
+
+
+def test_a_prompt_s_end_with_its_last_token_makes_logits_of_all_its_tokens() -> None:
+    with bench_with(2**40, wide, n_slots=1, cache_ram=0) as bench:
+        costs = budget_of(bench).costs
+    with bench_with(2 * costs.least(), wide, n_slots=1, cache_ram=0) as bench:
+        with watched() as most:
+            bench.submit(0, prompt_of(0, 33), n_predict=4)
+            (tokens,) = bench.finish(0)
+        assert max(most) <= budget_of(bench).limit
+    assert tokens == oracle(wide(), prompt_of(0, 33), 4)
+
+
+def test_many_slots_begin_with_room_for_one() -> None:
+    """What is measured at the start takes no room for all of them."""
+    with bench_with(2**40, wide, n_slots=1, cache_ram=0) as bench:
+        least = budget_of(bench).costs.least()
+    with bench_with(2 * least, wide, n_slots=64, cache_ram=0) as bench:
+        bench.submit(0, prompt_of(0, 100), n_predict=4)
+        assert bench.finish(0)[0] == oracle(wide(), prompt_of(0, 100), 4)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize(("n_prompts", "n_rows"), [(2, 0), (5, 0), (5, 2)])
+def test_a_pass_of_several_slots_takes_no_more_than_is_asked_for(
+    name: str, n_prompts: int, n_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns of each of them are there at the same time, as the model reads them."""
+    module = tiny.llama(head_dim=64, num_attention_heads=8, num_key_value_heads=8)
+    n, new, kv_type = 600, 4, KV_TYPES[name]
+    info = ModelInfo("tiny", "tiny", tiny.VOCAB, 512, tiny.HIDDEN, 0, 0, "all F32", rope="")
+    measured = Model(module, Letters(), info)
+    fit_for_ragged_passes(module)
+    states = SlotStates(cache_maker(module), n_prompts + n_rows, kv_type, kv_type)
+    for slot in range(n_prompts + n_rows):
+        module(mx.zeros((1, n), mx.int32), cache=states.prompt_chunk(slot, n, n_expected=n + 64))
+        mx.eval(states.arrays())
+    states.budget.costs = memory_costs(
+        measured, SlotStates(cache_maker(module), 1, kv_type, kv_type), tiny.VOCAB
+    )
+    asked: list[int] = []
+    states.budget.limit = 2**40
+    monkeypatch.setattr(states.budget, "lacking", lambda nbytes: asked.append(nbytes) or 0)
+    chunks = [Chunk(slot, slot, (7,) * new, n + new) for slot in range(n_prompts)]
+    rows = [Decode(n_prompts + i, n_prompts + i) for i in range(n_rows)]
+    assert StepMemory(states).fit_together(chunks, rows)
+    order = states.arrange([row.slot for row in rows])
+    mx.synchronize()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    caches = states.ragged(order, [(chunk.slot, new) for chunk in chunks], n_read=n_rows or None)
+    logits = module(mx.zeros((n_rows + n_prompts * new, 1), mx.int32), cache=caches)
+    mx.eval(states.arrays(), *([logits] if rows else []))
+    mx.synchronize()
+    assert mx.get_peak_memory() - before <= asked[0]
 
 
 def test_a_slot_that_outgrows_the_bound_fails_alone() -> None:
