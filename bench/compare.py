@@ -120,7 +120,7 @@ def main() -> None:
     taking_part = chosen(args.contestants, players)
     results = Results(args.out / ("quick.json" if args.quick else "results.json"))
     results.about = about_machine()
-    for name in chosen(args.only, WORKLOADS):
+    for name in chosen(args.only, WORKLOADS) if args.runs else ():
         workload = WORKLOADS[name]
         weights = prepared(workload.model, args.model, args.out)
         able = {who: players[who] for who in taking_part if may_play(who, workload)}

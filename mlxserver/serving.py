@@ -44,6 +44,8 @@ FILES, MOST_FILES = 8192, 65536
 OTHER_FILES = 128
 """Open files that are no connections."""
 LEAST_CONNECTIONS = 32
+MLX_LIBRARY = "libmlx"
+"""What MLX's package alone is without."""
 
 
 class Server(uvicorn.Server):
@@ -227,7 +229,10 @@ async def _run(server: Server, listener: socket.socket, state: ServerState) -> i
     except (ModelError, TemplateError) as error:
         log.error("%s", error)
     except Exception as error:
-        log.error("%s", error, exc_info=error)
+        if MLX_LIBRARY in str(error):
+            log.error("%s (on Linux MLX needs its extra: pip install '.[cpu]')", error)
+        else:
+            log.error("%s", error, exc_info=error)
     finally:
         starting.cancel()
         if watchdog is not None:

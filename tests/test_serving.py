@@ -212,9 +212,16 @@ def test_without_a_watchdog_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("error", [ModelError("no such model"), RuntimeError("unforeseen")])
+@pytest.mark.parametrize(
+    ("error", "is_traced"),
+    [
+        (ModelError("no such model"), False),
+        (ImportError("libmlx.so: cannot open shared object file"), False),
+        (RuntimeError("unforeseen"), True),
+    ],
+)
 def test_a_model_that_does_not_load_ends_the_process(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception, is_traced: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
         server = Serving()
@@ -226,6 +233,8 @@ def test_a_model_that_does_not_load_ends_the_process(
 
     asyncio.run(run())
     assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == is_traced
+    assert ("pip install" in caplog.text) == isinstance(error, ImportError)
     assert "exiting due to model loading error" in caplog.text
 
 

@@ -18,7 +18,8 @@ HEAD = f"""\
 Generated from `compat/` by `python -m mlxserver.options.docs`; edit the tables instead.
 
 mlxserver takes every option of llama-server b{COMPATIBLE_BUILD}, by the same spellings and environment
-variables. Config files come first, then the environment, then the command line; the last one wins.
+variables. Config files come first (`/etc/llama.cpp/config.ini`, then `llama.cpp/config.ini` in `$XDG_CONFIG_HOME` or
+`~/.config`), then the environment, then the command line; the last one wins.
 
 - **honoured**: does what it does in llama-server.
 - **hint**: accepted; it has no effect on MLX, and one line at start says so.
@@ -36,7 +37,7 @@ def code(texts: Iterable[str]) -> str:
 
 
 def state_cell(row: Row) -> str:
-    notes = [row.reason] if row.reason and not (row.deferred_values or row.refused_values) else []
+    notes = [row.reason] if row.reason and not row.refused_values else []
     if row.state == "honoured" and (blocked := deferred_parts(row)):
         notes.append(f"refused so far, since it sets {code(blocked)}")
     if row.deferred_values:
