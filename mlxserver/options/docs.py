@@ -18,8 +18,8 @@ HEAD = f"""\
 Generated from `compat/` by `python -m mlxserver.options.docs`; edit the tables instead.
 
 mlxserver takes every option of llama-server b{COMPATIBLE_BUILD}, by the same spellings and environment
-variables. Config files come first (`/etc/llama.cpp/config.ini`, then `llama.cpp/config.ini` in `$XDG_CONFIG_HOME` or
-`~/.config`), then the environment, then the command line; the last one wins.
+variables. Config files come first (`/etc/llama.cpp/config.ini`, then `llama.cpp/config.ini` in
+`$XDG_CONFIG_HOME` or `~/.config`), then the environment, then the command line; the last one wins.
 
 - **honoured**: does what it does in llama-server.
 - **hint**: accepted; it has no effect on MLX, and one line at start says so.

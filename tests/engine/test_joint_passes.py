@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -51,17 +51,28 @@ def ragged(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, list[int]]]]:
 
 
 @contextmanager
-def failing(module: Any, patch: pytest.MonkeyPatch, fails: Any) -> Iterator[None]:
-    """A forward pass fails where ``fails`` says so of its tokens (B, L)."""
+def watched(module: Any, patch: pytest.MonkeyPatch, look: Callable[[mx.array], None]) -> Iterator[None]:
+    """``look`` gets the tokens (B, L) of each forward pass before it."""
     inner = type(module).__call__
 
     def call(self: Any, tokens: mx.array, *args: Any, **fields: Any) -> Any:
-        if fails(tokens):
-            raise RuntimeError("not today")
+        look(tokens)
         return inner(self, tokens, *args, **fields)
 
     with patch.context() as m:
         m.setattr(type(module), "__call__", call)
+        yield
+
+
+@contextmanager
+def failing(module: Any, patch: pytest.MonkeyPatch, fails: Callable[[mx.array], bool]) -> Iterator[None]:
+    """A forward pass fails where ``fails`` says so of its tokens."""
+
+    def look(tokens: mx.array) -> None:
+        if fails(tokens):
+            raise RuntimeError("not today")
+
+    with watched(module, patch, look):
         yield
 
 
@@ -122,16 +133,13 @@ def test_a_prompt_s_end_and_its_last_token_are_one_pass(
     fields = {"head_dim": 32} if "q" in key_type else {}
     module = tiny.ALL[kind](**fields)
     made: list[int] = []
-    inner = type(module).__call__
 
-    def call(self: Any, tokens: mx.array, *args: Any, **fields: Any) -> Any:
+    def look(tokens: mx.array) -> None:
         if tokens.size > 1:
             made.append(tokens.size)
-        return inner(self, tokens, *args, **fields)
 
     bench = Bench(module, cache_type_k=key_type, cache_type_v=value_type, n_slots=n_slots)
-    monkeypatch.setattr(type(module), "__call__", call)
-    try:
+    with closing(bench), watched(module, monkeypatch, look):
         for task_id, n in enumerate((2, 3, 17, MOST_REST + 1)):
             prompt = tuple((13 * task_id + 7 * i) % tiny.VOCAB for i in range(n))
             made.clear()
@@ -146,8 +154,6 @@ def test_a_prompt_s_end_and_its_last_token_are_one_pass(
             assert made == [len(again) - bench.of(100 + task_id, Started)[0].n_past] < [5]
             if "q" not in key_type:
                 assert (found, more) == (oracle(module, prompt, 8), oracle(module, again, 8))
-    finally:
-        bench.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
