@@ -11,11 +11,12 @@ from mlxserver.engine.pace import (
     FIRST_CHUNK,
     LONGEST_CHUNK_SECONDS,
     MOST_SHARES,
+    OWN_PASS_SHARE,
     PROMPT_SHARE,
     UNKNOWN_CHUNK_SECONDS,
     Pace,
 )
-from mlxserver.engine.pass_shape import PassShape
+from mlxserver.engine.pass_shape import KEYS_WORTH, PassShape
 
 FIXED, ROW = 0.092, 0.018
 """SmolLM2's seconds with 32-bit floats on a CPU: a decode step takes 110 ms with a row, 240 with eight."""
@@ -33,7 +34,7 @@ def one(start: int, end: int) -> PassShape:
 
 
 def seconds_of(shape: PassShape) -> float:
-    return FIXED * shape.is_own + shape.n_tokens * (TOKEN + COLUMN * shape.position)
+    return FIXED * shape.is_own + shape.n_tokens * TOKEN + shape.n_columns * COLUMN
 
 
 def learned() -> Pace:
@@ -63,14 +64,30 @@ def test_it_is_paid_once_a_pass() -> None:
 def test_a_chunk_takes_its_share_of_decode_steps(n_streams: int, start: int) -> None:
     pace = learned()
     n = pace.budget(pace.seconds(n_streams), start)
-    wanted = PROMPT_SHARE * decode(n_streams) if n_streams else LONGEST_CHUNK_SECONDS
+    wanted = OWN_PASS_SHARE * decode(n_streams) if n_streams else LONGEST_CHUNK_SECONDS
     assert seconds_of(one(start, start + n)) == pytest.approx(wanted, rel=0.15)
+
+
+@pytest.mark.parametrize("start", [0, 1500, 4000])
+def test_in_the_streams_pass_it_takes_its_share_too(start: int) -> None:
+    """However few tokens a chunk has, what the prompt has so far is read for it."""
+    pace = learned()
+    n = pace.budget(pace.seconds(8, is_own=False), start, is_own=False)
+    shape = PassShape.of([(start, start + n)], is_own=False)
+    assert seconds_of(shape) == pytest.approx(PROMPT_SHARE * decode(8), rel=0.1)
+    assert pace.cost(shape) == pytest.approx(PROMPT_SHARE * decode(8), rel=0.1)
+
+
+def test_columns_are_read_once_for_each_prompt() -> None:
+    assert PassShape.of([(100, 110)]).n_columns == (10 + KEYS_WORTH) * 105
+    assert PassShape.of([(0, 10), (100, 110)]).n_columns == (20 + 2 * KEYS_WORTH) * 55
+    assert PassShape.padded([(0, 10), (100, 104)]).n_columns == (20 + 2 * KEYS_WORTH) * 99
 
 
 def test_several_prompts_have_a_share_each() -> None:
     pace = Pace()
     pace.ran(0.01, [], 1)
-    shares = [pace.seconds(1, n) / 0.01 / PROMPT_SHARE for n in (1, 3, MOST_SHARES + 5)]
+    shares = [pace.seconds(1, n, is_own=False) / 0.01 / PROMPT_SHARE for n in (1, 3, MOST_SHARES + 5)]
     assert shares == pytest.approx([1, 3, MOST_SHARES])
     assert pace.seconds(0, 4) == LONGEST_CHUNK_SECONDS
     slow = Pace()
@@ -136,8 +153,9 @@ def test_tokens_of_shared_passes_are_counted_with_their_padding() -> None:
     assert pace.seconds_per_token == pytest.approx(1 / 200)
 
 
-@pytest.mark.parametrize("is_own", [True, False])
-@pytest.mark.parametrize(("noise", "most"), [(0.0, 3.0), (0.1, 3.7)])
+@pytest.mark.parametrize(
+    ("noise", "is_own", "most"), [(0.0, True, 3.3), (0.1, True, 4.0), (0.0, False, 2.6), (0.1, False, 3.4)]
+)
 def test_the_largest_gap_beside_a_long_prompt(noise: float, most: float, is_own: bool) -> None:
     found = [max(_gaps(random.Random(seed), noise, is_own)) for seed in range(25)]
     assert statistics.median(found) <= most

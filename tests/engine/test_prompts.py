@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlxserver.engine.pace import PROMPT_SHARE, Pace
+from mlxserver.engine.pace import OWN_PASS_SHARE, PROMPT_SHARE, Pace
 from mlxserver.engine.pass_shape import PassShape
 from mlxserver.engine.prompts import MOST_REST
 from mlxserver.sampling.params import SamplingParams
@@ -91,7 +91,7 @@ def test_in_the_streams_own_pass_there_is_room_for_more() -> None:
         taken.append(h.scheduler.plan().n_prompt)
     # a decode step takes 110 ms, a pass by itself 92, a token 3
     assert taken[0] == pytest.approx(PROMPT_SHARE * 110 / 3, rel=0.1)
-    assert taken[1] == pytest.approx((PROMPT_SHARE * 110 - 92) / 3, rel=0.1)
+    assert taken[1] == pytest.approx((OWN_PASS_SHARE * 110 - 92) / 3, rel=0.1)
 
 
 def test_the_streams_pass_is_the_only_one_beside_them() -> None:
