@@ -18,8 +18,11 @@ OWN_PASS_SHARE = 1.75
 """As that, where a prompt has a pass of its own: most of the time is that of the weights."""
 MOST_SHARES = 4
 """Of several prompts each has that share, but no more than so many together."""
-LONGEST_CHUNK_SECONDS = 1.0
-"""With no stream running a step still ends about this soon, for cancellations and new requests."""
+LONGEST_CHUNK_SECONDS = 0.6
+"""With no stream running a step still ends about this soon, for cancellations and new requests.
+
+A server's first chunks took up to half as long again.
+"""
 UNKNOWN_CHUNK_SECONDS = 0.25
 """Beside streams of which no step was timed yet."""
 FIRST_CHUNK = 64

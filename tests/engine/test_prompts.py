@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mlxserver.engine import pace
 from mlxserver.engine.pace import OWN_PASS_SHARE, PROMPT_SHARE, Pace
 from mlxserver.engine.pass_shape import PassShape
 from mlxserver.engine.prompts import MOST_REST
@@ -12,6 +13,12 @@ from tests.engine.test_pace import PASS_TOKENS, learned, seconds_of
 from tests.engine.test_scheduler import Harness, NoCut
 
 SIZES = {"n_slots": 8, "n_ctx": 8 * 1024, "n_ctx_slot": 1024, "n_batch": 2048, "n_ubatch": 512}
+
+
+@pytest.fixture(autouse=True)
+def a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step may take while no stream runs, for round numbers."""
+    monkeypatch.setattr(pace, "LONGEST_CHUNK_SECONDS", 1.0)
 
 
 def harness(shares_passes: bool = True, pace: Pace | None = None, **changes: int) -> Harness:
