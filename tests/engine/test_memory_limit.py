@@ -26,10 +26,10 @@ from mlxserver.kv.kv_type import KV_TYPES
 from mlxserver.kv.slot_states import SlotStates
 from mlxserver.models.caches import cache_maker
 from mlxserver.models.errors import ModelError
-from mlxserver.models.model import Model, ModelInfo
 from mlxserver.models.ragged import fit_for_ragged_passes
-from tests.engine.bench import Bench, Letters, oracle
+from tests.engine.bench import Bench, oracle
 from tests.models import tiny
+from tests.models.lora.adapters import as_model
 
 N_LAYERS = 8
 TOKEN = N_LAYERS * 2 * 2 * (tiny.HIDDEN // 4) * 4
@@ -216,16 +216,13 @@ def test_a_pass_of_several_slots_takes_no_more_than_is_asked_for(
     """The columns of each of them are there at the same time, as the model reads them."""
     module = tiny.llama(head_dim=64, num_attention_heads=8, num_key_value_heads=8)
     n, new, kv_type = 600, 4, KV_TYPES[name]
-    info = ModelInfo("tiny", "tiny", tiny.VOCAB, 512, tiny.HIDDEN, 0, 0, "all F32", rope="")
-    measured = Model(module, Letters(), info)
     fit_for_ragged_passes(module)
     states = SlotStates(cache_maker(module), n_prompts + n_rows, kv_type, kv_type)
     for slot in range(n_prompts + n_rows):
         module(mx.zeros((1, n), mx.int32), cache=states.prompt_chunk(slot, n, n_expected=n + 64))
         mx.eval(states.arrays())
-    states.budget.costs = memory_costs(
-        measured, SlotStates(cache_maker(module), 1, kv_type, kv_type), tiny.VOCAB
-    )
+    one = SlotStates(cache_maker(module), 1, kv_type, kv_type)
+    states.budget.costs = memory_costs(as_model(module), one, tiny.VOCAB)
     asked: list[int] = []
     states.budget.limit = 2**40
     monkeypatch.setattr(states.budget, "lacking", lambda nbytes: asked.append(nbytes) or 0)
